@@ -117,7 +117,7 @@ fn gradients_move_while_a_run_heals_and_rows_do_not() {
     let italic = (0..72).filter(|x| buf[(*x, y)].modifier.contains(Modifier::ITALIC)).count();
     assert!(italic > 20, "{italic} cells");
     // Told on the card with its units.
-    assert!(second.contains("noise scale") && second.contains("effective rank"), "{second}");
+    assert!(second.contains("noise 1000 images") && second.contains("effective rank"), "{second}");
     // The healing ends without having been kept: there are no gradients any more.
     feed(&mut app, Feed::JobEnd { job: "run".into() });
     assert_eq!(of(&text(&drawn(&mut app))), before);
@@ -131,7 +131,7 @@ fn few_colours_and_ascii_say_the_same() {
         feed(&mut app, step);
         let seen = text(&drawn(&mut app));
         assert!(!ascii || seen.is_ascii(), "{seen}");
-        for word in ["|w|", "zeros", "rank", "|g|", "|gw|", "noise", "live, step 3"] {
+        for word in ["|w|", "zeros%", "rank %", "|g|", "|gw|", "noise", "live, step 3"] {
             assert!(seen.contains(word), "{word}\n{seen}");
         }
         // Heat without colours is a glyph.
@@ -144,7 +144,7 @@ fn columns_are_chosen_and_sorted_by_key_and_by_command() {
     let mut app = app((120, 40), Settings::default());
     // What was looked at in part is no measurement of all.
     press(&mut app, ":filter head<enter>");
-    assert!(row(&text(&drawn(&mut app)), " head").contains('~'), "{}", text(&drawn(&mut app)));
+    assert!(row(&text(&drawn(&mut app)), "❯  head").contains('~'), "{}", text(&drawn(&mut app)));
     press(&mut app, ":filter<enter>:columns costs<enter>");
     assert!(text(&drawn(&mut app)).contains("MACs M"));
     press(&mut app, ":sort gradient<enter>");

@@ -62,12 +62,19 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         let room = (inner.height as usize).saturating_sub(lines.len());
         forecast(c, block, inner.width, room, &mut lines);
     }
+    if c.app.columns == Columns::Parameters {
+        // Who has the list show them asks for them before the reasons.
+        lines.extend(weights(c, inner.width, (inner.height as usize).saturating_sub(lines.len())));
+    }
     let figures = lines.len();
     if let Some(f) = &focus {
         why(c, f, inner.width, &mut lines);
     }
     let mut below = facts(c, inner.width);
-    weights(c, inner, lines.len(), &mut below);
+    if c.app.columns == Columns::Costs {
+        let room = (inner.height as usize).saturating_sub(lines.len() + below.len());
+        below.extend(weights(c, inner.width, room));
+    }
     rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
     at_the_foot(c, below, figures, inner.height as usize, &mut lines);
     for (i, l) in lines.iter().enumerate() {
@@ -491,21 +498,17 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
     lines
 }
 
-/// Adds what its weights and gradients are to what was measured of the row where both have room; where the list has columns of them, they take
-/// the other's place.
-fn weights(c: &Canvas<'_>, inner: Rect, used: usize, below: &mut Vec<Line<'static>>) {
-    let Some(l) = c.app.row_layer() else { return };
-    let mut more = Vec::new();
-    for text in super::weights::told(c, l) {
-        paragraph(&mut more, &text, inner.width.saturating_sub(2) as usize, usize::MAX, c.pal.fg(Role::Dim));
+/// What its weights and gradients are: as many paragraphs, each whole, as `room` lines hold.
+fn weights(c: &Canvas<'_>, width: u16, room: usize) -> Vec<Line<'static>> {
+    let mut out = Vec::new();
+    for text in c.app.row_layer().map(|l| super::weights::told(c, l)).unwrap_or_default() {
+        let mut more = Vec::new();
+        paragraph(&mut more, &text, width.saturating_sub(2) as usize, usize::MAX, c.pal.fg(Role::Dim));
+        if out.len() + more.len() <= room {
+            out.append(&mut more);
+        }
     }
-    let room = (inner.height as usize).saturating_sub(used);
-    if below.len() + more.len() <= room {
-        below.extend(more);
-    } else if c.app.columns == Columns::Parameters && !more.is_empty() {
-        more.truncate(room);
-        *below = more;
-    }
+    out
 }
 
 /// What the layer is, at the foot where there is room; else at least why its time is in doubt, unless that would hide one of

@@ -69,8 +69,8 @@ impl Col {
             Col::Params => ("params", SortKey::Params),
             Col::Sens => ("sens", SortKey::Sensitivity),
             Col::Weight => ("|w|", SortKey::Weight),
-            Col::Zeros => ("zeros", SortKey::Zeros),
-            Col::Rank => ("rank", SortKey::Rank),
+            Col::Zeros => ("zeros%", SortKey::Zeros),
+            Col::Rank => ("rank %", SortKey::Rank),
             Col::Gradient => ("|g|", SortKey::Gradient),
             Col::Importance => ("|gw|", SortKey::Importance),
             Col::Noise => ("noise", SortKey::Noise),
@@ -243,8 +243,9 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
             Col::P50 => figure.map(num::ms),
             Col::Memory | Col::Macs => figure.map(|v| num::scaled(v, 1e6)),
             Col::Params => Some(num::count(fig.params)),
-            Col::Weight => figure.map(num::ms),
-            Col::Zeros | Col::Rank => figure.map(num::percent),
+            Col::Weight => figure.map(|v| num::scaled(v, 1.0)),
+            // The title has the unit, so that a mark has room.
+            Col::Zeros | Col::Rank => figure.map(|v| num::percent(v).trim_end_matches('%').to_owned()),
             Col::Gradient | Col::Importance => figure.map(num::fine),
             Col::Noise => figure.map(num::about),
             Col::Share => {

@@ -20,7 +20,7 @@ pub(super) fn legend(c: &Canvas<'_>) -> Vec<Span<'static>> {
         let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
-    spans.push(span(" the column's largest", dim));
+    spans.push(span(" most", dim));
     let gradients = app.table.layers.iter().any(|l| l.pulse.is_some());
     match &app.pulse {
         Some((step, _)) => spans.push(span(format!("{dot}live, step {step}"), pal.fg(Role::Accent))),
@@ -34,14 +34,11 @@ pub(super) fn legend(c: &Canvas<'_>) -> Vec<Span<'static>> {
     spans
 }
 
-/// What is known of a row's weights and gradients, a paragraph each.
+/// What is known of a row's gradients, weights and norms, a paragraph each.
 pub(super) fn told(c: &Canvas<'_>, l: &Layer) -> Vec<String> {
-    let mut out = Vec::new();
-    if let Some(p) = &l.parameters {
-        out.push(weights(c, p, l.original.as_ref()));
-    }
+    let mut out: Vec<String> = l.pulse.iter().map(|p| gradient(c, p)).collect();
+    out.extend(l.parameters.as_ref().map(|p| weights(c, p, l.original.as_ref())));
     out.extend(l.norms.iter().filter_map(scales));
-    out.extend(l.pulse.as_ref().map(|p| gradient(c, p)));
     out
 }
 
@@ -54,16 +51,18 @@ fn weights(c: &Canvas<'_>, p: &LayerParameters, original: Option<&LayerParameter
     let norm = num::fine(f64::from(p.l2));
     let mut text = match p.sampled {
         Some(s) => {
-            let looked = num::count(s.values);
-            format!("weights ~|w| {norm} ±{:.1} %, {looked} of {} values looked at", 100.0 * s.l2, num::count(p.values))
+            let (looked, all) = (num::count(s.values), num::count(p.values));
+            format!("~|w| {norm} ±{:.1} %, {looked} of {all} values looked at", 100.0 * s.l2)
         }
-        None => format!("weights |w| {norm}{}", was(&norm, |p| Some(num::fine(f64::from(p.l2))))),
+        None => format!("|w| {norm}{}", was(&norm, |p| Some(num::fine(f64::from(p.l2))))),
     };
-    let range = format!("{} to {}", num::signed(p.min.into(), 3), num::signed(p.max.into(), 3));
+    let range = format!("{} to {}", num::signed(p.min.into(), 2), num::signed(p.max.into(), 2));
     text.push_str(&format!(", rms {}, {range}", num::fine(f64::from(p.rms()))));
     let zeros = num::percent(p.zeros.into());
-    let off = p.sampled.map_or_else(String::new, |s| format!(" ±{}", num::percent(s.zeros.into())));
-    let tilde = if p.sampled.is_some() { "~" } else { "" };
+    let (tilde, off) = match p.sampled {
+        Some(s) => ("~", format!(" ±{}", num::percent(s.zeros.into()))),
+        None => ("", String::new()),
+    };
     text.push_str(&format!(", {tilde}{zeros}{off} zeros{}", was(&zeros, |p| Some(num::percent(p.zeros.into())))));
     if let Some(r) = p.rank {
         let rank = |r: crate::profile::Rank| format!("{:.1} of {}", r.effective, r.full);
@@ -75,7 +74,7 @@ fn weights(c: &Canvas<'_>, p: &LayerParameters, original: Option<&LayerParameter
     }
     let most = p.histogram.iter().copied().max().unwrap_or(0).max(1);
     let bars: String = p.histogram.iter().map(|n| pal.spark(f64::from(*n) / f64::from(most))).collect();
-    format!("{text}  {bars}")
+    format!("{text} {bars}")
 }
 
 fn scales(p: &LayerParameters) -> Option<String> {
@@ -91,12 +90,12 @@ fn gradient(c: &Canvas<'_>, p: &LayerPulse) -> String {
         None => "as healing ended".to_owned(),
     };
     let noise = match (p.noise(), p.spread) {
-        (Some(noise), _) => format!(", noise scale {} images", num::about(noise)),
+        (Some(noise), _) => format!(", noise {} images", num::about(noise)),
         (None, Some(_)) => ", all noise".to_owned(),
         (None, None) => String::new(),
     };
     let fisher = p.fisher().map_or_else(String::new, |f| format!(", Fisher {}", num::fine(f)));
     let (gradient, importance) = (num::fine(p.gradient.into()), num::fine(p.importance.into()));
     let moved = num::percent(p.moved.into());
-    format!("gradient |g| {gradient}, sum |gw| {importance}{noise}{fisher}, weights moved {moved}, {when}")
+    format!("|g| {gradient}, |gw| {importance}{noise}{fisher}, moved {moved}, {when}")
 }

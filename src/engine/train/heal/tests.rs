@@ -153,11 +153,9 @@ fn layers_tell_what_their_gradients_do_up_to_the_last_step() {
     assert_eq!(layers.len(), weights);
     for l in layers.iter() {
         assert!(l.gradient > 0.0 && l.importance > 0.0 && l.weight > 0.0 && l.moved > 0.0, "{l:?}");
-        assert!(l.spread.is_some() && l.fisher().is_some(), "{l:?}");
+        // Parts of 32 and 18 images.
+        assert!(l.spread.is_some_and(|s| s.variance > 0.0) && l.fisher().is_some_and(|f| f > 0.0), "{l:?}");
     }
-    // Parts of 32 and 18 images: an unbiased estimate of so few may lie below zero.
-    let varied = layers.iter().filter(|l| l.spread.is_some_and(|s| s.variance > 0.0)).count();
-    assert!(2 * varied > layers.len(), "{layers:?}");
     // A few times a second: the first, the last, and four in each second between.
     assert!(told.len() as u128 <= 2 + began.elapsed().as_millis() / 250, "{}", told.len());
 }
