@@ -105,6 +105,29 @@ fn records(from: u64, events: impl IntoIterator<Item = Event>) -> Vec<Record> {
 }
 
 #[test]
+fn a_profile_tells_the_weights_of_the_original_and_looks_at_them_once() {
+    let mut r = Rig::new(false);
+    let first = r.work().profile(&r.state, 0, &r.job).expect("profiled");
+    let weights = r
+        .state
+        .card
+        .as_ref()
+        .expect("opened")
+        .graph
+        .live()
+        .filter(|(_, n)| n.param(crate::graph::ParamRole::Weight).is_some());
+    assert_eq!(first.parameters.len(), weights.count());
+    assert!(first.parameters.iter().all(|p| p.l2 > 0.0), "{:?}", first.parameters);
+    // What is known of a round's model is taken over: it never changes.
+    let mut known = first.clone();
+    known.parameters[0].l2 = 77.0;
+    let event = Event::Profiled { round: 0, profile: Box::new(known) };
+    records(r.state.seq + 1, [event]).iter().for_each(|e| r.state.apply(e));
+    let second = r.work().profile(&r.state, 0, &r.job).expect("profiled");
+    assert_eq!(second.parameters[0].l2, 77.0);
+}
+
+#[test]
 fn other_weights_in_a_mapped_file_are_not_compressed_and_what_was_made_is_still_exported() {
     let mut r = Rig::new(true);
     let made = r.work().compress(&r.state, 1, &r.job).expect("compressed");
