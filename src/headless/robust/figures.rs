@@ -4,7 +4,7 @@
 
 use crate::config::text::left;
 use crate::data::Dataset;
-use crate::eval::robust::{Answers, Figure, Found, Separation};
+use crate::eval::robust::{Answers, Figure, Found, Said, Separation};
 use crate::eval::{Estimate, paired};
 use serde_json::{Value, json};
 
@@ -56,7 +56,6 @@ impl Row {
     /// For a table.
     pub fn line(&self) -> String {
         let d = self.digits;
-        // A sure figure of a few images has no decimals that count, but columns stay.
         let own = format!("{}  {:>9.d$}", left(&self.name, WIDTH), self.value);
         match &self.beside {
             None => format!("{own} {}", self.unit),
@@ -110,8 +109,11 @@ pub fn rows(found: &Found, original: Option<&Found>, data: &Dataset) -> Vec<Row>
     rows
 }
 
+/// Of one answer.
+type Score = fn(&Said) -> f64;
+
 /// What tells images of another set, larger for those of the own.
-const SCORES: [(&str, fn(&crate::eval::robust::Said) -> f64); 2] =
+const SCORES: [(&str, Score); 2] =
     [("auroc, energy", |s| s.energy), ("auroc, max softmax", |s| s.confidence)];
 
 fn figure(model: &Answers, original: Option<&Answers>, which: Figure) -> Row {
