@@ -29,7 +29,7 @@ fn state() -> State {
             histogram,
             units: 768,
             dead: 0,
-            rank: matrix.then(|| Rank { effective: 600.0 - 4.0 * i as f32, full: 768 }),
+            rank: matrix.then_some(Rank { effective: 600.0 - 4.0 * i as f32, full: 768 }),
             scales: None,
             sampled: n.name.contains("head").then_some(Drawn { values: 40_000, l2: 0.013, zeros: 0.002 }),
         }
