@@ -290,11 +290,12 @@ impl App {
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::Applied { .. }
-            | Event::Healed { .. }
             | Event::Evaluated { .. }
             | Event::Tried { .. }
             | Event::RoundAccepted { .. }
             | Event::RolledBack { .. } => self.table_stale = true,
+            // What its layers do is known for good.
+            Event::Healed { .. } => (self.pulse, self.table_stale) = (None, true),
             Event::Proposed { decisions } => {
                 for d in decisions.iter().filter(|d| d.by_person()) {
                     self.landed(&d.target, &d.action);

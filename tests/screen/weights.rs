@@ -5,8 +5,8 @@ use crate::{drawn, fixture, press, text};
 use paring::config::{ColorLevel, Settings};
 use paring::graph::ParamRole;
 use paring::profile::{BARS, Drawn, LayerParameters, Rank};
-use paring::session::{Feed, HostMsg, State};
-use paring::train::{LayerPulse, Spread};
+use paring::session::{Event, Feed, HostMsg, Record, State};
+use paring::train::{Course, Healing, LayerPulse, Look, Spread};
 use paring::tui::App;
 use ratatui::style::Modifier;
 
@@ -121,6 +121,29 @@ fn gradients_move_while_a_run_heals_and_rows_do_not() {
     // The healing ends without having been kept: there are no gradients any more.
     feed(&mut app, Feed::JobEnd { job: "run".into() });
     assert_eq!(of(&text(&drawn(&mut app))), before);
+}
+
+#[test]
+fn what_layers_did_stays_with_the_round_that_was_healed() {
+    let mut app = app((120, 40), Settings::default());
+    let Feed::Pulse { step, layers } = pulse(&app.state, 40) else { panic!("a pulse") };
+    feed(&mut app, Feed::Pulse { step, layers: layers.clone() });
+    let look = Look { step: 40, loss: 0.1, agreement: 0.9 };
+    let healing = Healing::usual(40, true, 0);
+    let course = Box::new(Course { healing, images: 900, held_back: 100, looks: vec![look], best: look });
+    let started = Event::RunStarted { round: 1, ids: vec![], recipe: Some(vec![]), forecast: None };
+    for event in [started, Event::Healed { round: 1, course, layers: layers.to_vec() }] {
+        let record = Record { seq: app.state.seq + 1, at_ms: 0, event };
+        app.host(HostMsg::Event { record: Box::new(record) });
+    }
+    for _ in 0..2 {
+        let seen = text(&drawn(&mut app));
+        assert!(seen.contains("gradients as healing ended") && !seen.contains("live, step"), "{seen}");
+        let figures = row(&seen, "attn.qkv").chars().take(72).collect::<String>();
+        assert!(!figures.contains('—'), "{figures}");
+        // Whatever becomes of the job.
+        feed(&mut app, Feed::JobEnd { job: "run".into() });
+    }
 }
 
 #[test]

@@ -211,7 +211,6 @@ impl Pulse {
 /// Adds `of` every place up, in lanes that a processor takes at once.
 fn added<const N: usize>(len: usize, of: impl Fn(usize) -> [f32; N]) -> [f64; N] {
     const LANES: usize = 16;
-    let lane: [usize; LANES] = std::array::from_fn(|lane| lane);
     let mut out = [0f64; N];
     let mut at = 0;
     while at < len {
@@ -219,15 +218,15 @@ fn added<const N: usize>(len: usize, of: impl Fn(usize) -> [f32; N]) -> [f64; N]
         let mut lanes = [[0f32; LANES]; N];
         let even = at + (end - at) / LANES * LANES;
         for k in (at..even).step_by(LANES) {
-            for lane in lane {
+            (0..LANES).for_each(|lane| {
                 for (sums, v) in lanes.iter_mut().zip(of(k + lane)) {
                     sums[lane] += v;
                 }
-            }
+            });
         }
         for k in even..end {
-            for (i, v) in of(k).into_iter().enumerate() {
-                lanes[i][0] += v;
+            for (sums, v) in lanes.iter_mut().zip(of(k)) {
+                sums[0] += v;
             }
         }
         for (out, lanes) in out.iter_mut().zip(&lanes) {
