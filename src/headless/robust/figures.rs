@@ -113,8 +113,7 @@ pub fn rows(found: &Found, original: Option<&Found>, data: &Dataset) -> Vec<Row>
 type Score = fn(&Said) -> f64;
 
 /// What tells images of another set, larger for those of the own.
-const SCORES: [(&str, Score); 2] =
-    [("auroc, energy", |s| s.energy), ("auroc, max softmax", |s| s.confidence)];
+const SCORES: [(&str, Score); 2] = [("auroc, energy", |s| s.energy), ("auroc, max softmax", |s| s.confidence)];
 
 fn figure(model: &Answers, original: Option<&Answers>, which: Figure) -> Row {
     let name = match which {
