@@ -3,7 +3,7 @@
 //! Pure. Invariant: what was not measured is `None`, never zero.
 
 use crate::profile::LayerParameters;
-use crate::train::LayerPulse;
+use crate::train::{LayerPulse, Spread};
 
 /// Of a layer, or of a block's layers together.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -88,7 +88,7 @@ impl Weights {
 
     /// The noise scale, images; `None` too where noise hides the gradient altogether.
     pub fn noise(&self) -> Option<f64> {
-        self.spread.filter(|(signal, variance)| *signal > 0.0 && *variance > 0.0).map(|(s, v)| v / s)
+        self.spread.and_then(|(signal, variance)| Spread::scale(signal, variance))
     }
 }
 
@@ -104,7 +104,6 @@ pub(super) fn both<T>(a: Option<T>, b: Option<T>, f: fn(T, T) -> T) -> Option<T>
 mod tests {
     use super::*;
     use crate::profile::Rank;
-    use crate::train::Spread;
 
     #[test]
     fn blocks_have_the_figures_of_their_layers_together() {

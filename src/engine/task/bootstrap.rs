@@ -47,15 +47,8 @@ impl Estimate {
             let half = t * (var / n as f64).sqrt();
             return Estimate { value, range: Some((value - half, value + half)) };
         }
-        let base = ChaCha8Rng::seed_from_u64(SEED);
-        let resample = |stream: usize| {
-            let mut rng = base.clone();
-            rng.set_stream(stream as u64);
-            (0..n).map(|_| values[draw(&mut rng, n)]).sum::<f64>() / n as f64
-        };
-        let mut means: Vec<f64> = (0..RESAMPLES).into_par_iter().map(resample).collect();
-        means.sort_by(f64::total_cmp);
-        Estimate { value, range: Some((quantile(&means, 0.025), quantile(&means, 0.975))) }
+        let mean = |rng: &mut ChaCha8Rng| (0..n).map(|_| values[draw(rng, n)]).sum::<f64>() / n as f64;
+        Estimate { value, range: Some(percentiles(mean)) }
     }
 
     /// A figure that is no mean of values, of sets of `sizes` items: `figure` gets how often each item of each set counts, which is once for the
@@ -66,20 +59,15 @@ impl Estimate {
         if sizes.iter().any(|n| *n < FEWEST) {
             return Estimate { value, range: None };
         }
-        let base = ChaCha8Rng::seed_from_u64(SEED);
-        let resample = |stream: usize| {
-            let mut rng = base.clone();
-            rng.set_stream(stream as u64);
+        let of_drawn = |rng: &mut ChaCha8Rng| {
             let counts = sizes.iter().map(|&n| {
                 let mut counts = vec![0u32; n];
-                (0..n).for_each(|_| counts[draw(&mut rng, n)] += 1);
+                (0..n).for_each(|_| counts[draw(rng, n)] += 1);
                 counts
             });
             figure(&counts.collect::<Vec<_>>())
         };
-        let mut found: Vec<f64> = (0..RESAMPLES).into_par_iter().map(resample).collect();
-        found.sort_by(f64::total_cmp);
-        Estimate { value, range: Some((quantile(&found, 0.025), quantile(&found, 0.975))) }
+        Estimate { value, range: Some(percentiles(of_drawn)) }
     }
 
     /// For what lies from `low` to `high` by its nature.
@@ -91,6 +79,19 @@ impl Estimate {
     pub fn map(self, f: impl Fn(f64) -> f64) -> Estimate {
         Estimate { value: f(self.value), range: self.range.map(|(low, high)| (f(low), f(high))) }
     }
+}
+
+/// From the 2.5th to the 97.5th percentile of [`RESAMPLES`] values of `resampled`, each with draws of its own.
+fn percentiles(resampled: impl Fn(&mut ChaCha8Rng) -> f64 + Sync) -> (f64, f64) {
+    let base = ChaCha8Rng::seed_from_u64(SEED);
+    let one = |stream: usize| {
+        let mut rng = base.clone();
+        rng.set_stream(stream as u64);
+        resampled(&mut rng)
+    };
+    let mut found: Vec<f64> = (0..RESAMPLES).into_par_iter().map(one).collect();
+    found.sort_by(f64::total_cmp);
+    (quantile(&found, 0.025), quantile(&found, 0.975))
 }
 
 /// A draw below n by its high bits (Lemire 2019, without rejection): off by n / 2^64.

@@ -172,6 +172,16 @@ fn finite(row: &[f32]) -> bool {
     row.iter().all(|v| v.is_finite())
 }
 
+/// The rows of logits `[N, classes]`, of which the first is of item `from`.
+///
+/// # Errors
+/// Another shape; logits that are no numbers.
+pub(crate) fn finite_rows(logits: &Tensor, from: usize) -> Result<Vec<Vec<f32>>, TaskError> {
+    let rows = rows(logits)?;
+    all_finite(rows.iter().map(|r| finite(r)), from)?;
+    Ok(rows)
+}
+
 /// Refuses a batch, whose first item is number `from`, unless all its items are `finite`.
 fn all_finite(finite: impl ExactSizeIterator<Item = bool>, from: usize) -> Result<(), TaskError> {
     let batch = finite.len();

@@ -16,6 +16,7 @@ mod paired;
 mod targets;
 
 pub use bootstrap::{Estimate, FEWEST, RESAMPLES, quantile};
+pub(crate) use classify::finite_rows;
 pub use classify::{Classify, cross_entropy, kl};
 pub use divergence::{Divergence, Divergences, row as row_divergence};
 pub use error::TaskError;

@@ -53,12 +53,19 @@ pub struct Spread {
     pub variance: f32,
 }
 
+impl Spread {
+    /// `variance / signal`, of one layer or summed over several; `None` where either is not above zero.
+    pub fn scale(signal: f64, variance: f64) -> Option<f64> {
+        (signal > 0.0 && variance > 0.0).then(|| variance / signal)
+    }
+}
+
 impl LayerPulse {
     /// The simple noise scale `tr Σ / |G|²`, images: batches that are much smaller have mostly noise for a gradient. `None` where it is not
     /// known, and where noise hides the gradient altogether.
     pub fn noise(&self) -> Option<f64> {
         let Spread { signal, variance } = self.spread?;
-        (signal > 0.0 && variance > 0.0).then(|| f64::from(variance) / f64::from(signal))
+        Spread::scale(signal.into(), variance.into())
     }
 
     /// The mean square of one weight's gradient by one image: the empirical Fisher information's diagonal, averaged over the layer, where the

@@ -4,8 +4,8 @@
 //! intervals themselves (`task`), how two sets are told apart (`separation`).
 
 use super::EvalError;
-use crate::task::{Estimate, TaskError};
-use candle_core::{DType, Device, Tensor};
+use crate::task::{Estimate, TaskError, finite_rows};
+use candle_core::Tensor;
 
 /// Bins of confidence of equal width that calibration errors are reckoned over, as Guo et al. 2017 have them.
 pub const BINS: usize = 15;
@@ -27,7 +27,7 @@ impl Said {
     /// # Errors
     /// Another shape, logits that are no numbers.
     pub fn all(logits: &Tensor, first: usize) -> Result<Vec<Said>, EvalError> {
-        Ok(rows(logits, first)?.iter().map(|row| Said::of(row)).collect())
+        Ok(finite_rows(logits, first)?.iter().map(|row| Said::of(row)).collect())
     }
 
     fn of(row: &[f32]) -> Said {
@@ -35,18 +35,6 @@ impl Said {
         let top = row.get(best).map_or(0.0, |v| f64::from(*v));
         let sum: f64 = row.iter().map(|v| (f64::from(*v) - top).exp()).sum();
         Said { class: best as u32, confidence: 1.0 / sum, energy: top + sum.ln() }
-    }
-}
-
-fn rows(logits: &Tensor, first: usize) -> Result<Vec<Vec<f32>>, EvalError> {
-    if logits.rank() != 2 {
-        return Err(TaskError::Shape { found: logits.dims().to_vec(), images: 0, classes: 0 }.into());
-    }
-    let rows = logits.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
-    let bad: Vec<usize> = (0..rows.len()).filter(|&i| rows[i].iter().any(|v| !v.is_finite())).collect();
-    match bad.first() {
-        Some(at) => Err(TaskError::NonFinite { images: bad.len(), batch: rows.len(), first: first + at }.into()),
-        None => Ok(rows),
     }
 }
 
@@ -92,7 +80,7 @@ impl Answers {
     /// # Errors
     /// Logits of another shape, or that are no numbers; a label that is no class.
     pub fn add(&mut self, logits: &Tensor, labels: &[u32]) -> Result<(), EvalError> {
-        let rows = rows(logits, self.len())?;
+        let rows = finite_rows(logits, self.len())?;
         if rows.len() != labels.len() || rows.iter().any(|r| r.len() != self.classes) {
             let found = logits.dims().to_vec();
             return Err(TaskError::Shape { found, images: labels.len(), classes: self.classes }.into());

@@ -220,14 +220,19 @@ impl Tokenizer {
 
     /// What the library makes of a vocabulary that it read: where it cannot, it may panic.
     fn guarded<T>(&self, f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
-        match unwound(f) {
-            Ok(made) => made.map_err(|e| self.failed(&e.to_string())),
-            Err(why) => Err(self.failed(&why)),
-        }
+        guarded(&self.path, f)
     }
 
     fn failed(&self, why: &str) -> ModelError {
         unusable(&self.path, why)
+    }
+}
+
+/// See [`Tokenizer::guarded`]; the vocabulary was read at `path`.
+fn guarded<T>(path: &Path, f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+    match unwound(f) {
+        Ok(made) => made.map_err(|e| unusable(path, &e.to_string())),
+        Err(why) => Err(unusable(path, &why)),
     }
 }
 

@@ -5,7 +5,6 @@
 
 use super::{Kind, Spm, Tokenizer};
 use crate::model::Result;
-use crate::words::unwound;
 use std::path::PathBuf;
 use tokenizers::Decoder as _;
 
@@ -64,10 +63,7 @@ impl Speaks for Speaker {
         };
         let tokens: Vec<String> = ids.iter().filter_map(token).collect();
         let Some(decoder) = decoder else { return Ok(tokens.join(" ")) };
-        match unwound(|| decoder.decode(tokens)) {
-            Ok(made) => made.map_err(|e| super::unusable(&self.path, &e.to_string())),
-            Err(why) => Err(super::unusable(&self.path, &why)),
-        }
+        super::guarded(&self.path, || decoder.decode(tokens))
     }
 }
 
