@@ -15,13 +15,10 @@ use crate::args::On;
 use crate::config::text::clean;
 use crate::exec::device::Opened;
 use crate::profile::{Gauges, Reading};
-use crate::train::demo;
 use anyhow::Result;
 use checks::{Check, Outcome};
 use serde_json::json;
 use timing::{Peaks, Timing};
-
-const DEMOS: [demo::DemoModel; 3] = demo::DemoModel::ALL;
 
 /// Everything that was found.
 struct Report {
@@ -66,7 +63,8 @@ pub fn run(on: &On, as_json: bool) -> Result<Exit> {
 fn measure(opened: &Opened) -> Result<Report> {
     let cancel = cancel_on_signals()?;
     let cases = cases::all(&checks::precisions(opened))?;
-    let total = cases.len() + DEMOS.len();
+    let demos = checks::demos(opened);
+    let total = cases.len() + demos.len();
     let mut line = progress_line("check");
     let mut checks = Vec::with_capacity(total);
     for case in &cases {
@@ -74,10 +72,10 @@ fn measure(opened: &Opened) -> Result<Report> {
         line.show(checks.len() as u64, total as u64);
         checks.push(checks::case(case, opened));
     }
-    for kind in DEMOS {
+    for demo in demos {
         cancel.check()?;
         line.show(checks.len() as u64, total as u64);
-        checks.push(checks::demo_model(kind, opened));
+        checks.push(checks::demo_model(demo, opened));
     }
     line.clear();
     let mut line = progress_line("time");

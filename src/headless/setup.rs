@@ -423,6 +423,8 @@ pub fn calibrate(
 
 /// As [`calibrate`] for timings alone, which do not depend on the ranges: seeded noise takes the place of what is calibrated on.
 pub fn calibrate_on_noise(model: &mut Model) -> Result<()> {
-    let noise = crate::profile::noise(&model.graph, 1, &candle_core::Device::Cpu)?;
-    recover::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { Ok((i == 0).then(|| noise.clone())) })
+    let graph = model.graph.clone();
+    // Made only where a layer has ranges: a graph that takes any number of tokens has no noise of its own.
+    let noise = |i| (i == 0).then(|| Ok(crate::profile::noise(&graph, 1, &candle_core::Device::Cpu)?)).transpose();
+    recover::calibrate(model, Calibration::MinMax, &mut |i| -> Result<_> { noise(i) })
 }

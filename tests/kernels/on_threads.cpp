@@ -41,7 +41,11 @@ static float __shfl_xor_sync(unsigned, float v, int by) {
 static float widened(unsigned short half) { _Float16 h; memcpy(&h, &half, 2); return (float)h; }
 static unsigned short narrowed(float v) { _Float16 h = (_Float16)v; unsigned short half; memcpy(&half, &h, 2); return half; }
 
-#include "kernels.cu"
+#include "kernels/base.cu"
+#include "kernels/floats.cu"
+#include "kernels/rows.cu"
+#include "kernels/eight_bits.cu"
+#include "kernels/packed.cu"
 
 using Floats = std::vector<float>;
 
@@ -109,6 +113,41 @@ static void windows(const Floats& x) {
             for (int p = 0; p < P; p++) want.push_back(under(p, t) < 0 ? 0 : x[plane * H * W + under(p, t)]);
     each([&] { unfold_f32(x.data(), G, got.size(), got.data()); });
     same("unfold", got, want, 0);
+    // Rows of whole fours, which are written at once; a stride along them.
+    for (int sx : {1, 2}) {
+        const Geometry g = {2, 5, 8 * sx, 5, 8, 3, 3, 1, sx, 1, 1};
+        Floats in = noise(g.c * g.h * g.w), out(g.c * 9 * g.oh * g.ow), right;
+        for (int c = 0; c < g.c; c++)
+            for (int t = 0; t < 9; t++)
+                for (int p = 0; p < g.oh * g.ow; p++) {
+                    int iy = p / g.ow + t / 3 - 1, ix = p % g.ow * sx + t % 3 - 1;
+                    right.push_back(iy < 0 || iy >= g.h || ix < 0 || ix >= g.w ? 0 : in[(c * g.h + iy) * g.w + ix]);
+                }
+        each([&] { unfold_f32(in.data(), g, out.size(), out.data()); });
+        same("unfold in fours", out, right, 0);
+    }
+
+    // Every channel on its own, rows of whole fours.
+    for (int kw : {3, 5, 7})
+        for (int sx : {1, 2}) {
+            if (kw == 7 && sx == 2) continue;
+            const Geometry g = {3, 7, 8 * sx, (7 + 2 - 3) / sx + 1, 8, 3, kw, sx, sx, 1, kw / 2};
+            Floats in = noise(2 * g.c * g.h * g.w), w = noise(g.c * 3 * kw), out(2 * g.c * g.oh * g.ow), right;
+            for (int plane = 0; plane < 2 * g.c; plane++)
+                for (int p = 0; p < g.oh * g.ow; p++) {
+                    double sum = 0;
+                    for (int t = 0; t < 3 * kw; t++) {
+                        int iy = p / g.ow * sx + t / kw - 1, ix = p % g.ow * sx + t % kw - kw / 2;
+                        if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w)
+                            sum += (double)in[(plane * g.h + iy) * g.w + ix] * w[plane % g.c * 3 * kw + t];
+                    }
+                    right.push_back(sum);
+                }
+            auto kernel = kw == 3 ? sx == 1 ? depthwise3_1_f32 : depthwise3_2_f32
+                          : kw == 5 ? sx == 1 ? depthwise5_1_f32 : depthwise5_2_f32 : depthwise7_1_f32;
+            each([&] { kernel(in.data(), w.data(), g, out.size(), out.data()); });
+            same("depthwise", out, right, 1e-5);
+        }
 
     for (int mode = 0; mode < 3; mode++) {
         Floats want, got(N * C * P);
@@ -159,8 +198,8 @@ static double activated(double x, int act) {
     }
 }
 
-static void epilogues() {
-    const int c = 4, inner = 10;
+// Channels of 10 positions, of 8 (whole fours), and beside each other.
+static void epilogues(int c, int inner) {
     const size_t n = 3 * c * inner;
     Floats y = noise(n), r = noise(n), s = noise(c), b = noise(c), got(n), want(n);
     for (int act = 0; act < 10; act++) {
@@ -215,9 +254,102 @@ static void reductions() {
                 }
                 for (double v : e) want.push_back(v / sum);
             }
-            rows(n, threads, [&] { softmax_rows(x.data(), kinds ? bias.data() : nullptr, width, std::max(kinds, 1), 1.7f, got.data()); });
+            const int all = 1 << 30;
+            rows(n, threads, [&] {
+                softmax_rows_f32(x.data(), kinds ? bias.data() : nullptr, width, std::max(kinds, 1), 1.7f, 0, n, all, all, got.data());
+            });
             same("softmax", got, want, 1e-5);
+            std::fill(got.begin(), got.end(), NAN);
+            rows(1, 32 * WARP_ROWS, [&] {
+                softmax_warps_f32(x.data(), kinds ? bias.data() : nullptr, width, std::max(kinds, 1), 1.7f, 0, n, all, all, n, got.data());
+            });
+            same("softmax by warps", got, want, 1e-5);
         }
+        // Two heads of three tokens, the last of `width`: causal, with a past of its own, between neighbours, capped.
+        struct Sees { int before, after; float cap; };
+        for (Sees s : {Sees{1 << 30, 0, 0}, Sees{2, 0, 0}, Sees{1, 1, 3}, Sees{1 << 30, 1 << 30, 2}}) {
+            const int tokens = 3;
+            Floats in = noise(2 * tokens * width), out(in.size()), want;
+            std::vector<f16> half(in.size()), made(in.size());
+            for (size_t i = 0; i < in.size(); i++) put(&half[i], in[i]), in[i] = get(half[i]);
+            for (int r = 0; r < 2 * tokens; r++) {
+                int place = width - tokens + r % tokens;
+                std::vector<double> e;
+                double sum = 0;
+                for (int i = 0; i < width; i++) {
+                    double v = in[r * width + i] * 1.3;
+                    if (s.cap > 0) v = s.cap * std::tanh(v / s.cap);
+                    bool seen = place - i <= s.before && i - place <= s.after;
+                    e.push_back(seen ? std::exp(v) : 0);
+                    sum += e.back();
+                }
+                for (double v : e) want.push_back(v / sum);
+            }
+            rows(2 * tokens, threads, [&] { softmax_rows_f32(in.data(), nullptr, width, 1, 1.3f, s.cap, tokens, s.before, s.after, out.data()); });
+            same("softmax of what is seen", out, want, 1e-5);
+            std::fill(out.begin(), out.end(), NAN);
+            rows(1, 32 * WARP_ROWS, [&] {
+                softmax_warps_f32(in.data(), nullptr, width, 1, 1.3f, s.cap, tokens, s.before, s.after, 2 * tokens, out.data());
+            });
+            same("softmax by warps of what is seen", out, want, 1e-5);
+            rows(2 * tokens, threads, [&] { softmax_rows_f16(half.data(), nullptr, width, 1, 1.3f, s.cap, tokens, s.before, s.after, made.data()); });
+            for (size_t i = 0; i < made.size(); i++) out[i] = get(made[i]);
+            same("softmax in f16", out, want, 1. / 2048);
+        }
+    }
+    // Channels of images; the last positions are no whole block.
+    const int n = 2, c = 21, inner = 40;
+    Floats x = noise(n * c * inner), w = noise(c), b = noise(c), got(x.size());
+    for (int centred = 0; centred < 2; centred++) {
+        Floats want(x.size());
+        for (int image = 0; image < n; image++)
+            for (int p = 0; p < inner; p++) {
+                double mean = 0, squares = 0;
+                auto at = [&](int i) { return (image * c + i) * inner + p; };
+                for (int i = 0; i < c; i++) mean += centred * x[at(i)] / c;
+                for (int i = 0; i < c; i++) squares += std::pow(x[at(i)] - mean, 2);
+                for (int i = 0; i < c; i++)
+                    want[at(i)] = (x[at(i)] - mean) / std::sqrt(squares / c + 1e-5) * w[i] + centred * b[i];
+            }
+        rows(n * 2, 256, [&] { norm_channels(x.data(), w.data(), centred ? b.data() : nullptr, c, inner, 2, 1e-5f, centred, got.data()); });
+        same("norm of channels", got, want, 1e-5);
+    }
+}
+
+// Every head's first six of eight values by their token's angles.
+static void rotations() {
+    const int n = 2, tokens = 3, heads = 2, dim = 8, turned = 6, half = turned / 2;
+    Floats x = noise(n * tokens * heads * dim), cosines(tokens * half), sines(tokens * half), got(x.size());
+    for (int i = 0; i < tokens * half; i++) cosines[i] = std::cos(0.3 * i + 0.1), sines[i] = std::sin(0.3 * i + 0.1);
+    for (int neighbours = 0; neighbours < 2; neighbours++) {
+        Floats want = x;
+        for (int r = 0; r < n * tokens * heads; r++)
+            for (int p = 0; p < half; p++) {
+                int a = r * dim + (neighbours ? 2 * p : p), b = a + (neighbours ? 1 : half), at = r / heads % tokens * half + p;
+                want[a] = x[a] * cosines[at] - x[b] * sines[at];
+                want[b] = x[b] * cosines[at] + x[a] * sines[at];
+            }
+        each([&] { rotate(x.data(), cosines.data(), sines.data(), heads * dim, dim, turned, neighbours, tokens, x.size(), got.data()); });
+        same("rotate", got, want, 1e-6);
+    }
+}
+
+// Heads apart and together again, in fours and one by one.
+static void heads() {
+    const int n = 2, tokens = 3, heads = 2;
+    for (int dim : {4, 5}) {
+        int at = 2 * dim, width = 5 * dim, each_of = dim % 4 == 0 ? 4 : 1;
+        Floats x = noise(n * tokens * width), want, back, apart(n * tokens * heads * dim), got(apart.size());
+        for (int i = 0; i < n; i++)
+            for (int h = 0; h < heads; h++)
+                for (int t = 0; t < tokens; t++)
+                    for (int d = 0; d < dim; d++) want.push_back(x[(i * tokens + t) * width + at + h * dim + d] * 0.5f);
+        for (int i = 0; i < n * tokens; i++)
+            for (int d = 0; d < heads * dim; d++) back.push_back(x[i * width + at + d] * 0.5f);
+        each([&] { heads_apart_f32(x.data(), tokens, width, at, heads, dim, each_of, 0.5f, apart.size(), apart.data()); });
+        same("heads apart", apart, want, 0);
+        each([&] { heads_together_f32(apart.data(), tokens, heads, dim, each_of, got.size(), got.data()); });
+        same("heads together", got, back, 0);
     }
 }
 
@@ -268,6 +400,17 @@ static void codes_and_rows(const Floats& x) {
         }
         each([&] { quantize_rows(x.data(), of.data(), k, padded, shared, got.size(), got.data()); });
         same("quantize_rows", got, want, 0);
+        if (shared > 1) continue;
+        std::fill(got.begin(), got.end(), 77);
+        std::vector<Code> made(n);
+        rows(n, 32, [&] { quantize_each(x.data(), k, padded, got.data(), made.data()); });
+        same("quantize_each", got, want, 0);
+        Floats codes_got, codes_want;
+        for (int r = 0; r < n; r++) {
+            codes_got.insert(codes_got.end(), {made[r].scale, made[r].inverse, (float)made[r].zero});
+            codes_want.insert(codes_want.end(), {of[r].scale, of[r].inverse, (float)of[r].zero});
+        }
+        same("codes of quantize_each", codes_got, codes_want, 0);
     }
 }
 
@@ -282,17 +425,20 @@ static void int8_windows(const Floats& x) {
     std::vector<signed char> q(n * padded, 77), want;
     for (int r = 0; r < n; r++)
         for (int i = 0; i < padded; i++) want.push_back(i < k ? code_at(r / P, i / TAPS, r % P, i % TAPS) - 128 : 0);
-    each([&] { quantize_windows(x.data(), of.data(), G, padded, n, P, n * padded / 4, q.data()); });
+    // Three rows more, for a product that takes whole sixteens.
+    const int all = n + 3;
+    want.resize(all * padded, 0), q.resize(all * padded, 77);
+    each([&] { quantize_windows(x.data(), of.data(), G, padded, n, all, P, all * padded / 16, q.data()); });
     same("quantize_windows", q, want, 0);
 
     // The product that cublasLt makes, then what is made of it; against sums of the codes themselves.
     std::vector<signed char> w(m * padded, 0);
-    std::vector<int> sums(oc, 0), products(n * m, 0);
+    std::vector<int> sums(oc, 0), products(m * all, 0);
     for (int o = 0; o < oc; o++)
         for (int i = 0; i < k; i++) sums[o] += w[o * padded + i] = (int)(generator() % 255) - 127;
     for (int r = 0; r < n; r++)
         for (int o = 0; o < m; o++)
-            for (int i = 0; i < padded; i++) products[r * m + o] += w[o * padded + i] * q[r * padded + i];
+            for (int i = 0; i < padded; i++) products[o * all + r] += w[o * padded + i] * q[r * padded + i];
     Floats factors = noise(oc), bias = noise(oc), residual = noise(n * oc), got(n * oc), values;
     for (int image = 0; image < N; image++)
         for (int o = 0; o < oc; o++)
@@ -304,10 +450,26 @@ static void int8_windows(const Floats& x) {
                 values.push_back(std::max(v, 0.f));
             }
     each([&] {
-        dequantize(products.data(), 1, m, of.data(), sums.data(), factors.data(), bias.data(), residual.data(), oc, P, P, 1,
+        dequantize(products.data(), all, 1, of.data(), sums.data(), factors.data(), bias.data(), residual.data(), oc, P, P, 1,
                    got.size(), got.data());
     });
     same("dequantize", got, values, 1e-6);
+
+    // A linear: channels beside each other, four at once.
+    const int lo = 12, lm = 16, ln = 5;
+    std::vector<int> acc(ln * lm), wsums(lo);
+    for (auto& v : acc) v = (int)(generator() % 20000) - 10000;
+    for (auto& v : wsums) v = (int)(generator() % 200) - 100;
+    std::vector<Code> per(ln, of[0]);
+    for (int r = 0; r < ln; r++) per[r].zero = 10 * r, per[r].scale *= r + 1;
+    Floats lf = noise(lo), lb = noise(lo), lr = noise(ln * lo), lg(ln * lo), lw;
+    for (int r = 0; r < ln; r++)
+        for (int o = 0; o < lo; o++)
+            lw.push_back((float)(acc[r * lm + o] - (per[r].zero - 128) * wsums[o]) * (per[r].scale * lf[o]) + lb[o] + lr[r * lo + o]);
+    each([&] {
+        dequantize(acc.data(), 1, lm, per.data(), wsums.data(), lf.data(), lb.data(), lr.data(), lo, 1, 1, 0, lg.size(), lg.data());
+    });
+    same("dequantize a linear", lg, lw, 1e-6);
 
     const int groups = 2, cg = C / groups, go = 4;
     std::vector<signed char> few(go * cg * TAPS);
@@ -360,6 +522,10 @@ static void packed_weights() {
         Codes c(s.bits, s.k, s.group, s.oc);
         int rows_of = s.images * s.inner;
         Floats x = noise(rows_of * s.k), factors = noise(s.oc), bias = noise(s.oc), residual = noise(rows_of * s.oc);
+        Floats weights(s.oc * s.k);
+        auto unpack = s.bits == 4 ? packed4_unpacked : packed8_unpacked;
+        each([&] { unpack(c.scales.data(), c.packed.data(), s.k, c.words, s.group, weights.size(), weights.data()); });
+        same("unpacked weights", weights, c.values, 0);
         for (bool plain : {true, false}) {
             Floats want, got(rows_of * s.oc);
             for (int n = 0; n < s.images; n++)
@@ -376,9 +542,6 @@ static void packed_weights() {
             };
             // A sum of k products may lose what cancels: it is measured against k.
             double most = 1e-6 * s.k;
-            int tiles = ((s.oc + TILE - 1) / TILE) * ((rows_of + TILE - 1) / TILE);
-            rows(tiles, 64, [&] { s.bits == 4 ? run(packed4_product) : run(packed8_product); });
-            same("packed product", got, want, most);
             if (rows_of > FEW) continue;
             std::fill(got.begin(), got.end(), NAN);
             int blocks = (s.oc + FEW_WARPS * CHANNELS - 1) / (FEW_WARPS * CHANNELS);
@@ -454,7 +617,7 @@ static void eight_bit_floats(const Floats& given) {
     };
     std::vector<unsigned char> q(n * padded, 77), w(oc * k);
     Floats got, want;
-    each([&] { fp8_windows(x.data(), scales.data(), G, padded, n, P, n * padded / 4, q.data()); });
+    each([&] { fp8_windows(x.data(), scales.data(), G, padded, n, n, P, n * padded / 16, q.data()); });
     for (int r = 0; r < n; r++)
         for (int i = 0; i < padded; i++) {
             got.push_back(e4m3(q[r * padded + i]));
@@ -506,8 +669,12 @@ static void eight_bit_floats(const Floats& given) {
 int main() {
     Floats x = noise(N * C * H * W);
     windows(x);
-    epilogues();
+    epilogues(4, 10);
+    epilogues(4, 8);
+    epilogues(8, 1);
     reductions();
+    rotations();
+    heads();
     codes_and_rows(x);
     int8_windows(x);
     packed_weights();

@@ -84,7 +84,7 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap());
     let compiler = compiler();
     let candle = candle_sources(&root);
-    let ours = root.join("src/engine/exec/cuda/kernels.cu");
+    let ours = root.join("src/engine/exec/cuda/kernels");
 
     for watched in ["CARGO_HOME", "CXX"] {
         println!("cargo:rerun-if-env-changed={watched}");
@@ -96,7 +96,12 @@ fn main() {
     let kernels = here.join("kernels");
     let source = |module| Source { module, path: candle.join(format!("{module}.cu")), candle: true };
     let mut sources: Vec<Source> = CANDLE.into_iter().map(source).collect();
-    sources.push(Source { module: "paring", path: ours.clone(), candle: false });
+    // One behind the other, as the program has them compiled.
+    let parts = ["base", "floats", "rows", "eight_bits", "packed"].map(|p| ours.join(p).with_extension("cu"));
+    let whole: String = parts.iter().map(|p| fs::read_to_string(p).expect("the program's kernels")).collect();
+    let paring = out.join("paring.cu");
+    write_if_changed(&paring, &whole);
+    sources.push(Source { module: "paring", path: paring, candle: false });
     sources.push(Source { module: "planted", path: kernels.join("planted.cu"), candle: false });
 
     // The kernels' text is the same in every variant: preprocessed and rewritten once.
@@ -153,7 +158,7 @@ fn main() {
     check(&compiler, &kernels, &out);
 
     println!("cargo:rustc-env=SIM_KERNELS_DIR={}", out.display());
-    println!("cargo:rustc-env=SIM_PARING_SOURCE={}", ours.display());
+    println!("cargo:rustc-env=SIM_PARING_SOURCE={}", out.join("paring.cu").display());
     println!("cargo:rustc-env=SIM_SANITIZER={}", sanitizer(&compiler));
 }
 

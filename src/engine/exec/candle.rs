@@ -17,6 +17,7 @@ mod experts;
 mod fp8;
 mod fused;
 pub(super) mod geometry;
+mod heads;
 mod int8;
 mod kernels;
 mod ops;

@@ -23,9 +23,17 @@ use std::time::Duration;
 pub(super) use graph::{Captured, Recorded, copy, record};
 pub(super) use lt::{fp8_product, int8_product};
 
-const SOURCE: &str = include_str!("cuda/kernels.cu");
+const SOURCE: &str = concat!(
+    include_str!("cuda/kernels/base.cu"),
+    include_str!("cuda/kernels/floats.cu"),
+    include_str!("cuda/kernels/rows.cu"),
+    include_str!("cuda/kernels/eight_bits.cu"),
+    include_str!("cuda/kernels/packed.cu")
+);
 /// Threads of a block of elementwise kernels.
 const THREADS: u32 = 256;
+/// Blocks that keep the largest devices busy: eight a multiprocessor.
+const BUSY: usize = 1 << 10;
 
 /// Opens GPU `ordinal` and compiles our kernels for it. Returns it with its name.
 ///
@@ -189,24 +197,32 @@ impl<'a> Gpu<'a> {
 
     /// Queues a kernel that makes the `n` elements of `out`: they are its last two arguments.
     pub fn each(&self, name: &str, n: usize, args: &[Arg], out: u64) -> Result<()> {
-        // A thread does more than one element where there are very many.
-        let blocks = n.div_ceil(THREADS as usize).clamp(1, 1 << 20) as u32;
+        // A thread does four elements, which many kernels load at once, where that keeps every multiprocessor busy.
+        let of = |each: usize| n.div_ceil(each * THREADS as usize);
+        let blocks = of(4).max(of(1).min(BUSY)).clamp(1, 1 << 20) as u32;
         self.launch(name, blocks, THREADS, &[args, &[Arg::I64(n as i64), Arg::Ptr(out)]].concat())
     }
 
     /// Queues a kernel with one block a row of `width` values; `out` is its last argument.
     pub fn rows(&self, name: &str, rows: usize, width: usize, args: &[Arg], out: u64) -> Result<()> {
+        self.rows_to(name, rows, width, &[args, &[Arg::Ptr(out)]].concat())
+    }
+
+    /// As [`Gpu::rows`], with all of its arguments.
+    pub fn rows_to(&self, name: &str, rows: usize, width: usize, args: &[Arg]) -> Result<()> {
         // A power of two, for the reductions.
         let threads = (width.div_ceil(4).next_power_of_two() as u32).clamp(32, 512);
-        self.blocks(name, rows, threads, args, out)
+        self.blocks_to(name, rows, threads, args)
     }
 
     /// Queues a kernel of so many blocks of so many threads; `out` is its last argument.
     pub fn blocks(&self, name: &str, blocks: usize, threads: u32, args: &[Arg], out: u64) -> Result<()> {
+        self.blocks_to(name, blocks, threads, &[args, &[Arg::Ptr(out)]].concat())
+    }
+
+    fn blocks_to(&self, name: &str, blocks: usize, threads: u32, args: &[Arg]) -> Result<()> {
         match i32::try_from(blocks) {
-            Ok(blocks) if blocks > 0 => {
-                self.launch(name, blocks.unsigned_abs(), threads, &[args, &[Arg::Ptr(out)]].concat())
-            }
+            Ok(blocks) if blocks > 0 => self.launch(name, blocks.unsigned_abs(), threads, args),
             Ok(_) => candle_core::bail!("`{name}` was given nothing to do"),
             Err(_) => candle_core::bail!("{blocks} blocks are too many for `{name}`: a smaller batch has fewer"),
         }

@@ -24,6 +24,8 @@ const IMAGES: usize = 16;
 const TOKENS: usize = 64;
 /// Of a demo model's logits, in parts of the largest one. f32 in another order stays ten times below, TF32 does not.
 const LOGITS: f64 = 2e-5;
+/// Of one whose layers are f16, whose factors have eleven bits: at most so far off, and not less than a hundredth of it.
+const HALF_LOGITS: f64 = 1e-2;
 /// The root mean square of int8 or half-precision errors, in parts of what the codes or bits imply. Less means that they are
 /// not what ran; more is a kernel that loses bits which it should have.
 const SPREAD: std::ops::RangeInclusive<f64> = 0.5..=1.5;
@@ -202,17 +204,29 @@ pub(super) fn precisions(opened: &Opened) -> Vec<Precision> {
 }
 
 /// Checks a bundled model's logits on the device against the interpreter on the CPU.
-pub(super) fn demo_model(kind: demo::DemoModel, opened: &Opened) -> Check {
-    let mut check = Check::new(&format!("model demo:{}", kind.word()), Precision::F32);
-    if let Err(e) = run_demo(kind, opened, &mut check) {
+pub(super) fn demo_model((kind, precision): Demo, opened: &Opened) -> Check {
+    let mut check = Check::new(&format!("model demo:{}", kind.word()), precision);
+    if let Err(e) = run_demo((kind, precision), opened, &mut check) {
         check.fail(format!("{e:#}"));
     }
     check
 }
 
-fn run_demo(kind: demo::DemoModel, opened: &Opened, check: &mut Check) -> Result<()> {
+/// A bundled model, and what its convolutions and linears are in.
+pub(super) type Demo = (demo::DemoModel, Precision);
+
+/// Those that are checked: in f32, and where half precision flows from layer to layer, attention and all, in that too.
+pub(super) fn demos(opened: &Opened) -> Vec<Demo> {
+    let halves = (!opened.device.is_cpu()).then_some(Precision::F16);
+    let precisions = [Precision::F32].into_iter().chain(halves);
+    precisions.flat_map(|p| demo::DemoModel::ALL.map(|kind| (kind, p))).collect()
+}
+
+fn run_demo((kind, precision): Demo, opened: &Opened, check: &mut Check) -> Result<()> {
     let model = demo::load(kind)?;
-    let plan = Plan::of(&model, &CompileOptions::on(opened))?;
+    let layers = model.graph.live().filter(|(_, n)| n.op.is_conv_or_linear()).map(|(_, n)| (n.name.clone(), precision));
+    let precisions = Precisions::from_iter(layers.filter(|_| precision != Precision::F32));
+    let plan = Plan::compile(&model.graph, &model.params, &precisions, &CompileOptions::on(opened))?;
     let mut kernels: Vec<&str> = plan.steps().iter().map(|s| s.kernel.as_str()).collect();
     kernels.sort_unstable();
     kernels.dedup();
@@ -231,7 +245,11 @@ fn run_demo(kind: demo::DemoModel, opened: &Opened, check: &mut Check) -> Result
     let top = want.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let mut session = plan.session();
     let got = values(&session.run(&x)?)?;
-    check.compare(&got, &want, &vec![LOGITS * top; want.len()], &mut Errors::default());
+    let allowed = if precision == Precision::F32 { LOGITS } else { HALF_LOGITS };
+    check.compare(&got, &want, &vec![allowed * top; want.len()], &mut Errors::default());
+    if precision != Precision::F32 && check.error < HALF_LOGITS / 100.0 * top {
+        check.fail(format!("it is no further off than {:.1e}; did f32 run instead?", check.error));
+    }
     replay(&mut session, &x, &got, check)
 }
 
@@ -306,8 +324,10 @@ mod tests {
             assert!(case.precision == Precision::F32 || check.kernel.contains(&format!("-{named}/")), "{check:#?}");
         }
         for kind in demo::DemoModel::ALL {
-            let check = demo_model(kind, &opened);
-            assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
+            for precision in [Precision::F32, Precision::F16] {
+                let check = demo_model((kind, precision), &opened);
+                assert_eq!(check.outcome, Outcome::Passed, "{check:#?}");
+            }
         }
     }
 

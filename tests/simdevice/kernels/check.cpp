@@ -256,11 +256,11 @@ static void reductions() {
     }
     run("reduce", "softmax_f32", {rows, 1, 0, 32}, x.data(), got.data(), width);
     same("softmax_f32", got, want, 1e-6);
-    run("paring", "softmax_rows", {rows, 128}, x.data(), (const float*)nullptr, width, (int64_t)1, 1.0f, got.data());
+    run("paring", "softmax_rows_f32", {rows, 128}, x.data(), (const float*)nullptr, width, (int64_t)1, 1.0f, 0.0f, 1, 1 << 30, 1 << 30, got.data());
     same("softmax_rows", got, want, 1e-6);
 }
 
-// `Code` of kernels.cu.
+// `Code` of the kernels.
 struct Code { float scale, inverse; int zero; };
 
 static void integers() {

@@ -3,15 +3,15 @@
 //! Steps, their names and what fuses into them are those of the CPU's lowering (`lower::chains`): batch norm and layer scale
 //! go into the layer before them, a residual add and an activation into its epilogue.
 
-use super::attention::{Core, Sizes};
+use super::attention::{Core, Limits, Sizes};
 use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
 use super::fp8::{self, Fp8};
+use super::heads::Rotate;
 use super::int8::{Codes, Int8, ProductLayout, Run};
 use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
-use super::ops::over_channels;
 use super::own::apply;
-use super::packed::{self, Packed};
+use super::packed::Packed;
 use super::program::Program;
 use super::site::TensorMap;
 use super::walk::{Special, Step};
@@ -21,11 +21,11 @@ use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
-use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op};
+use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op, rotary};
 use crate::model::{Param, ParamStore};
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 impl Program {
     /// Lowers the reachable part of `graph` to `device`; `precision` and `keep` as for the CPU's lowering.
@@ -61,6 +61,8 @@ impl Program {
                 (true, Precision::F16) => Role::Fixed(DType::F16),
                 (true, Precision::Bf16) => Role::Fixed(DType::BF16),
                 (false, _) if node.op.traits().half => Role::Passes,
+                // bf16 has too few digits for scores. Cosines are of sums of squares, which are f32.
+                (false, _) if matches!(&node.op, Op::Attention(a) if !a.cosine) => Role::Takes(DType::F16),
                 _ => Role::Fixed(DType::F32),
             };
             flows.push(Flow { out: c.last, inputs: node.inputs.clone(), residual, role });
@@ -105,14 +107,20 @@ type NamedKernel = (Option<Special>, String, [u64; 2]);
 
 /// Whether a step that `op` leads runs a kernel, alone or with what fuses into it; if not, its definition.
 pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
-    let attends = matches!(op, Op::Attention(a) if a.is_plain());
-    let fuses = attends || matches!(op, Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add);
+    let fuses = matches!(op, Op::Attention(_) | Op::Rope(_) | Op::BatchNorm2d(_) | Op::Scale(_) | Op::Add);
     let norms = matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_) | Op::Activation { .. });
     op.is_conv_or_linear() || fuses || norms || matches!(op, Op::MaxPool2d(_) | Op::AvgPool2d(_))
 }
 
 /// What a layer's input is multiplied with.
 type Product = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
+
+/// Cosines and sines of the first `tokens` tokens' angles, `[tokens, turned / 2]` each.
+fn angles(rope: &op::Rope, tokens: usize, device: &Device) -> candle_core::Result<[Tensor; 2]> {
+    let (cosines, sines) = rotary::turns(0..tokens, &rope.frequencies(tokens), rope.factor());
+    let table = |v: Vec<f32>| Tensor::from_vec(v, (tokens, rope.turned / 2), device);
+    Ok([table(cosines)?, table(sines)?])
+}
 
 /// A kernel of one input.
 fn special(
@@ -175,7 +183,7 @@ impl Lowering<'_> {
         };
         let norm = |w, b, eps: f64, what, n| {
             let norm = Norm { w, b, eps: eps as f32 };
-            own(special(move |x, _, _| over_channels(x, |x| apply(x, &norm))), what, n)
+            own(special(move |x, _, _| apply(x, &norm)), what, n)
         };
         match &node.op {
             Op::Conv2d(conv) => {
@@ -222,16 +230,33 @@ impl Lowering<'_> {
                 let pooled = if p.count_padding { Pooled::MeanOfAll } else { Pooled::MeanOfSeen };
                 pool(p.into(), pooled, "avgpool")
             }
-            Op::Attention(attention) if attention.is_plain() => {
-                let op::Attention { heads, qk_dim, v_dim, fused, scale, cosine, windows, bias, .. } = attention;
+            Op::Rope(rope) => {
+                let rope = rope.clone();
+                // The angles of so many tokens from the first on: those of the last run.
+                let kept = Mutex::new(None::<(usize, [Tensor; 2])>);
+                let turn = move |x: &Tensor, _: Option<&Tensor>, _| {
+                    let (tokens, mut kept) = (x.dim(1)?, kept.lock().unwrap_or_else(PoisonError::into_inner));
+                    let [cosines, sines] = match &*kept {
+                        Some((of, tables)) if *of == tokens => tables.clone(),
+                        _ => kept.insert((tokens, angles(&rope, tokens, x.device())?)).1.clone(),
+                    };
+                    drop(kept);
+                    apply(x, &Rotate { cosines, sines, dim: rope.head_dim, turned: rope.turned, pairs: rope.pairs })
+                };
+                own(special(turn), "rope", 0)
+            }
+            Op::Attention(attention) => {
+                let op::Attention { heads, group, qk_dim, v_dim, fused, scale, cosine, windows, bias, .. } = attention;
                 let (tokens, _) = b.rows()?;
                 if let Some(w) = windows {
                     w.check(tokens).map_err(|why| ExecError::unsupported(node, why))?;
                 }
                 let tokens = windows.map_or(tokens, |w| w.tokens());
                 let (factors, bias, held) = b.position(*cosine, *windows, *bias)?;
-                let sizes = Sizes { heads: *heads, qk: *qk_dim, v: *v_dim, scale: *scale as f32, fused: *fused };
-                let core = Core::new(sizes, tokens, *windows, factors, bias, self.device)?;
+                let (heads, group, qk, v) = (*heads, *group, *qk_dim, *v_dim);
+                let sizes = Sizes { heads, group, qk, v, scale: *scale as f32, fused: *fused };
+                let of = (sizes, Limits::of(attention));
+                let core = Core::new(of, tokens, *windows, factors, bias, self.device)?;
                 let name = format!("attention-{}/{}", self.factors(), self.products());
                 Ok((Some(Box::new(move |inputs, _, _| core.run(inputs))), name, [held; 2]))
             }
@@ -316,9 +341,14 @@ impl Lowering<'_> {
             let held = layer.weight_bytes() + folded.stored;
             let run = special(move |x, residual, _| {
                 let residual = residual.map(|r| r.to_dtype(DType::F32)?.contiguous()).transpose()?;
-                apply(x, &packed::Run { layer: &layer, residual: residual.as_ref() })
+                layer.run(x, residual.as_ref())
             });
-            return Ok((Some(run), format!("{what}-{}/{}", precision.label(), self.own()), [stored, held]));
+            // Which of the two it is goes by the rows.
+            let by = match layout {
+                ProductLayout::Groups(..) => self.own().to_owned(),
+                _ => format!("{}+{}", self.own(), self.products()),
+            };
+            return Ok((Some(run), format!("{what}-{}/{by}", precision.label()), [stored, held]));
         }
         let mut values = weight.values().into_owned();
         let k = values.len() / n.max(1);
@@ -336,7 +366,7 @@ impl Lowering<'_> {
             // The library's own convolution.
             ProductLayout::Windows(window) if library(self.device, &window, dtype) => {
                 let (padding, stride) = (window.padding[0], window.stride[0]);
-                (Box::new(move |x| x.conv2d(&w, padding, stride, 1, 1)), "conv", label(dtype), "cudnn")
+                (Box::new(move |x| x.conv2d(&w, padding, stride, 1, 1)), "conv", self.factors(), "cudnn")
             }
             ProductLayout::Windows(window) if window == Window::ONE => {
                 let w = w.reshape((1, n, k))?;

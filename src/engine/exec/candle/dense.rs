@@ -52,9 +52,11 @@ pub(super) fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.matmul(b)
 }
 
-/// Whether the library's convolution is the better one, which it is through cuDNN, in f32.
+/// Whether the library's convolution is the better one: cuDNN's, where f32 may be rounded to TF32. The tensor library lets it do that
+/// whatever was asked for (seen on an H100: a 1x1 convolution was 300 times as far off as f32 is).
 pub(super) fn library(x: &candle_core::Device, window: &Window, dtype: DType) -> bool {
     let even = window.stride[0] == window.stride[1] && window.padding.iter().all(|p| *p == window.padding[0]);
     // cuDNN would sum f16 in f16.
-    cfg!(feature = "cudnn") && x.is_cuda() && even && dtype == DType::F32
+    let rounded = x.is_cuda() && candle_core::cuda::gemm_reduced_precision_f32();
+    cfg!(feature = "cudnn") && rounded && even && dtype == DType::F32
 }

@@ -19,6 +19,8 @@ pub(super) enum Role {
     Fixed(DType),
     /// Takes and makes whatever it is given, but all of one type.
     Passes,
+    /// As `Passes` where that is this type, else f32.
+    Takes(DType),
 }
 
 /// What each step computes in and keeps its value in; `flows` in the order they run, `output` the graph's.
@@ -29,10 +31,11 @@ pub(super) fn decide(flows: &[Flow], output: NodeId) -> Vec<(DType, DType)> {
     for f in flows {
         let natural = match f.role {
             Role::Fixed(d) => d,
-            Role::Passes => {
+            Role::Passes | Role::Takes(_) => {
                 let mut types = f.inputs.iter().map(|i| of(&kept, i));
                 let first = types.next().unwrap_or(DType::F32);
-                if types.all(|t| t == first) { first } else { DType::F32 }
+                let one = types.all(|t| t == first) && !matches!(f.role, Role::Takes(d) if d != first);
+                if one { first } else { DType::F32 }
             }
         };
         kept.insert(f.out, natural);
@@ -42,7 +45,7 @@ pub(super) fn decide(flows: &[Flow], output: NodeId) -> Vec<(DType, DType)> {
         let natural = of(&kept, &f.out);
         let takes = |r: &Flow| match r.role {
             Role::Fixed(d) => d == natural,
-            Role::Passes => of(&kept, &r.out) == natural,
+            Role::Passes | Role::Takes(_) => of(&kept, &r.out) == natural,
         };
         let mut readers = flows.iter().filter(|r| r.inputs.contains(&f.out) || r.residual == Some(f.out));
         if f.out == output || !readers.all(takes) {
@@ -53,7 +56,7 @@ pub(super) fn decide(flows: &[Flow], output: NodeId) -> Vec<(DType, DType)> {
         let store = of(&kept, &f.out);
         match f.role {
             Role::Fixed(d) => (d, store),
-            Role::Passes => (store, store),
+            Role::Passes | Role::Takes(_) => (store, store),
         }
     };
     flows.iter().map(one).collect()
@@ -88,6 +91,16 @@ mod tests {
             flow(4, &[2], Some(3), Role::Fixed(F32)),
         ];
         assert_eq!(decide(&flows, NodeId(4))[..2], [(F16, F32), (F32, F32)]);
+    }
+
+    #[test]
+    fn what_takes_one_half_type_takes_no_other() {
+        let of = |half| {
+            let [layer, takes] = [Role::Fixed(half), Role::Takes(F16)];
+            decide(&[flow(1, &[0], None, layer), flow(2, &[1], None, takes), flow(3, &[2], None, layer)], NodeId(3))
+        };
+        assert_eq!(of(F16), [(F16, F16), (F16, F16), (F16, F32)]);
+        assert_eq!(of(BF16), [(BF16, F32), (F32, F32), (BF16, F32)]);
     }
 
     #[test]

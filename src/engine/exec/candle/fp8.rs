@@ -17,7 +17,7 @@ use crate::model::fp8;
 use candle_core::{DType, Device, Result, Tensor};
 
 #[cfg(feature = "cuda")]
-use super::int8::ranges;
+use super::int8::{ALIGN, product, ranges};
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, fp8_product};
 
@@ -131,12 +131,14 @@ impl Own for Run<'_> {
                 return gpu.each("fp8_grouped", n, &args, out);
             }
             let (m, k) = l.w.dims2()?;
-            let (_rows, q) = gpu.scratch(rows * k)?;
+            let all = rows.next_multiple_of(ALIGN);
+            let (_rows, q) = gpu.scratch(all * k)?;
             let inner = match l.layout {
                 ProductLayout::Windows(window) => {
                     let g = Geometry::of(window, x.dims)?;
-                    let args = [Ptr(x.at), scales, Arg::Geometry(g), I32(k as i32), I64(rows as i64), shared];
-                    gpu.each("fp8_windows", rows * k / 4, &args, q)?;
+                    let args =
+                        [Ptr(x.at), scales, Arg::Geometry(g), I32(k as i32), I64(rows as i64), I64(all as i64), shared];
+                    gpu.each("fp8_windows", all * k / ALIGN, &args, q)?;
                     g.positions()
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
@@ -145,10 +147,14 @@ impl Own for Run<'_> {
                     1
                 }
             };
-            // One row of products after another, `m` each.
-            let (_sums, sums) = gpu.scratch(4 * rows * m)?;
-            gpu.with(&l.w, |w| fp8_product(gpu, [m, rows, k], w.at, q, sums))?;
-            let places = [Ptr(sums), I64(1), I64(m as i64), scales, factors, bias, residual];
+            let (_sums, sums) = gpu.scratch(4 * all * m)?;
+            let [o_step, r_step] = gpu.with(&l.w, |w| {
+                product(l.layout, [m, rows, all], |shape, swapped| {
+                    let [a, b] = if swapped { [q, w.at] } else { [w.at, q] };
+                    fp8_product(gpu, [shape[0], shape[1], k], a, b, sums)
+                })
+            })?;
+            let places = [Ptr(sums), o_step, r_step, scales, factors, bias, residual];
             let args = [&places[..], &[oc, I64(inner as i64), shared, act]].concat();
             gpu.each("fp8_layer", n, &args, out)
         })

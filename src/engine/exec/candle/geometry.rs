@@ -1,6 +1,6 @@
 //! A window laid over images, in the numbers that kernels on a GPU take and their definitions go by.
 //!
-//! Not here: what is computed under it (`kernels`, `int8`). Invariant: laid out as `Geometry` of `cuda/kernels.cu`.
+//! Not here: what is computed under it (`kernels`, `int8`). Invariant: laid out as `Geometry` of `cuda/kernels`.
 
 use crate::exec::unfold::Window;
 use candle_core::Result;

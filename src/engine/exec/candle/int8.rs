@@ -19,7 +19,7 @@ use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input, int8_prod
 use cudarc::driver::CudaSlice;
 
 /// Rows and columns of int8 operands are multiples of this: cublasLt asks for 4, its fast kernels for 16.
-const ALIGN: usize = 16;
+pub(super) const ALIGN: usize = 16;
 
 /// The largest code.
 const TOP: u8 = 255;
@@ -80,8 +80,15 @@ impl ProductLayout {
         if self.multiplies(device) { n.next_multiple_of(ALIGN) } else { n }
     }
 
+    /// Rows of the product of a layer of `k` weights a channel; `None`: there is no product.
+    pub fn product_rows(&self, dims: &[usize], k: usize) -> Result<Option<usize>> {
+        Ok(match self {
+            ProductLayout::Groups(..) => None,
+            ProductLayout::Rows | ProductLayout::Windows(_) => Some(self.rows(dims, k)?.0),
+        })
+    }
+
     /// Rows of the product of a layer of `k` weights a channel, and how many of them are of one row of a linear or one image.
-    #[cfg(feature = "cuda")]
     pub fn rows(&self, dims: &[usize], k: usize) -> Result<(usize, usize)> {
         Ok(match self {
             ProductLayout::Rows => (dims.iter().product::<usize>() / k.max(1), 1),
@@ -246,17 +253,21 @@ impl Own for Run<'_> {
         let l = self.layer;
         let (rows, shared) = l.rows(x.dims)?;
         // `made` holds the codes until the kernels that read them are queued; memory is freed in the stream's order.
-        let made;
-        let codes = match &l.fixed {
-            Some(code) => code,
+        let (made, codes) = match &l.fixed {
+            Some(code) => (None, gpu.with(code, |code| Ok(code.at))?),
             None => {
-                made = dynamic_codes(gpu, x, rows / shared)?;
-                &made
+                let (room, at) = gpu.scratch(12 * (rows / shared))?;
+                (Some(room), at)
             }
         };
-        let n = rows * l.oc;
-        let held = [Some(codes), Some(&l.w), Some(&l.sums), Some(&l.factors), Some(&l.bias), self.residual];
-        gpu.with_some(held, |[codes, w, sums, factors, bias, residual]| {
+        // A linear makes them with its rows.
+        let with_rows = made.is_some() && l.layout == ProductLayout::Rows;
+        if made.is_some() && !with_rows {
+            dynamic_codes(gpu, x, rows / shared, codes)?;
+        }
+        let (n, codes) = (rows * l.oc, Ptr(codes));
+        let held = [Some(&l.w), Some(&l.sums), Some(&l.factors), Some(&l.bias), self.residual];
+        gpu.with_some(held, |[w, sums, factors, bias, residual]| {
             let act = I32(super::kernels::number(l.act));
             let (oc, shared) = (I32(l.oc as i32), I64(shared as i64));
             if let ProductLayout::Groups(window, groups) = l.layout {
@@ -277,14 +288,20 @@ impl Own for Run<'_> {
                 return gpu.each("grouped_int8", n, &args, out);
             }
             let (m, k) = l.w.dims2()?;
-            let (_rows, q) = gpu.scratch(rows * k)?;
+            let all = rows.next_multiple_of(ALIGN);
+            let (_rows, q) = gpu.scratch(all * k)?;
             let inner = match l.layout {
                 ProductLayout::Windows(window) => {
                     let g = Geometry::of(window, x.dims)?;
-                    let n = rows * k / 4;
-                    let args = [Ptr(x.at), codes, Arg::Geometry(g), I32(k as i32), I64(rows as i64), shared];
-                    gpu.each("quantize_windows", n, &args, q)?;
+                    let args =
+                        [Ptr(x.at), codes, Arg::Geometry(g), I32(k as i32), I64(rows as i64), I64(all as i64), shared];
+                    gpu.each("quantize_windows", all * k / ALIGN, &args, q)?;
                     g.positions()
+                }
+                ProductLayout::Rows | ProductLayout::Groups(..) if with_rows => {
+                    let args = [Ptr(x.at), I32(l.k as i32), I32(k as i32), Ptr(q), codes];
+                    gpu.rows_to("quantize_each", rows, l.k, &args)?;
+                    1
                 }
                 ProductLayout::Rows | ProductLayout::Groups(..) => {
                     let n = rows * k;
@@ -293,35 +310,40 @@ impl Own for Run<'_> {
                     1
                 }
             };
-            // One row of products after another, `m` each.
-            let (_sums, acc) = gpu.scratch(4 * rows * m)?;
-            gpu.with(&l.w, |w| int8_product(gpu, [m, rows, k], w.at, q, acc))?;
-            let args = [
-                Ptr(acc),
-                I64(1),
-                I64(m as i64),
-                codes,
-                sums,
-                factors,
-                bias,
-                residual,
-                oc,
-                I64(inner as i64),
-                shared,
-                act,
-            ];
+            let (_sums, acc) = gpu.scratch(4 * all * m)?;
+            let [o_step, r_step] = gpu.with(&l.w, |w| {
+                product(l.layout, [m, rows, all], |shape, swapped| {
+                    let [a, b] = if swapped { [q, w.at] } else { [w.at, q] };
+                    int8_product(gpu, [shape[0], shape[1], k], a, b, acc)
+                })
+            })?;
+            let args =
+                [Ptr(acc), o_step, r_step, codes, sums, factors, bias, residual, oc, I64(inner as i64), shared, act];
             gpu.each("dequantize", n, &args, out)
         })
     }
 }
 
-/// The codes of `count` equal parts of `x`, 12 bytes each.
+/// Calls `run` for the product of `m` output channels and `rows` rows, of which `all` are there, whole sixteens: with its sizes and whether the
+/// rows come first. Returns how far apart channels and rows of its sums lie: as the result has them, so that neighbours are read
+/// beside each other. Those of a linear have their channels together, those of images their positions.
 #[cfg(feature = "cuda")]
-fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize) -> Result<Tensor> {
+pub(super) fn product(
+    layout: ProductLayout,
+    [m, rows, all]: [usize; 3],
+    run: impl FnOnce([usize; 2], bool) -> Result<()>,
+) -> Result<[Arg; 2]> {
+    match layout {
+        ProductLayout::Windows(_) => run([all, m], true).map(|()| [I64(all as i64), I64(1)]),
+        ProductLayout::Rows | ProductLayout::Groups(..) => run([m, rows], false).map(|()| [I64(1), I64(m as i64)]),
+    }
+}
+
+/// Queues what makes the codes of `count` equal parts of `x`, 12 bytes each.
+#[cfg(feature = "cuda")]
+fn dynamic_codes(gpu: &Gpu<'_>, x: &Input<'_>, count: usize, codes: u64) -> Result<()> {
     let (_ranges, ranges, parts) = ranges(gpu, x, count)?;
-    let codes = Tensor::zeros(12 * count, DType::U8, &gpu.device())?;
-    gpu.with(&codes, |codes| gpu.each("codes", count, &[Ptr(ranges), I32(parts as i32)], codes.at))?;
-    Ok(codes)
+    gpu.each("codes", count, &[Ptr(ranges), I32(parts as i32)], codes)
 }
 
 /// What the values of `count` equal parts of `x` range over: memory, where it lies, and how many ranges each part has.

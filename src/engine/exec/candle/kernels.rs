@@ -1,7 +1,7 @@
-//! Our own kernels on floats: unfolding, grouped convolution, epilogue, pooling, norms and softmax.
+//! Our own kernels on floats: unfolding, grouped convolution, epilogue, pooling and norms.
 //!
-//! Each type says what it computes, defines it in plain Rust, and queues the kernel of the same name in `cuda/kernels.cu`.
-//! Images are `[n, c, h, w]`. Not here: int8 (`int8`), matrix products (the tensor library's).
+//! Each type says what it computes, defines it in plain Rust, and queues the kernel of the same name in `cuda/kernels`.
+//! Images are `[n, c, h, w]`. Not here: int8 (`int8`), what goes by heads (`heads`), matrix products (the tensor library's).
 
 use super::geometry::Geometry;
 use super::own::{Own, apply, host};
@@ -113,9 +113,17 @@ impl Own for Grouped {
     fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
         let (g, oc) = (Geometry::of(self.window, x.dims)?, self.w.dim(0)?);
         let n = x.dims[0] * oc * g.positions();
+        let label = label(self.w.dtype());
+        // Every channel on its own, with a window that there is a kernel for.
+        let alone = self.groups == oc && self.groups == x.dims[1] && g.ow % 4 == 0;
+        let window = matches!((g.kw, g.sx), (3 | 5, 1 | 2) | (7, 1));
         gpu.with(&self.w, |w| {
-            let args = [Ptr(x.at), Ptr(w.at), Arg::Geometry(g), I32(oc as i32), I32(self.groups as i32)];
-            gpu.each(&format!("grouped_{}", label(self.w.dtype())), n, &args, out)
+            let args = [Ptr(x.at), Ptr(w.at), Arg::Geometry(g)];
+            if alone && window {
+                return gpu.each(&format!("depthwise{}_{}_{label}", g.kw, g.sx), n, &args, out);
+            }
+            let args = [&args[..], &[I32(oc as i32), I32(self.groups as i32)]].concat();
+            gpu.each(&format!("grouped_{label}"), n, &args, out)
         })
     }
 }
@@ -262,7 +270,7 @@ impl Own for Pool {
     }
 }
 
-/// Layer norm over the last axis, or rms norm where there is no `b`; f32.
+/// Layer norm over the channels, those of images or the last axis, or rms norm where there is no `b`; f32.
 pub(super) struct Norm {
     /// `[width]`.
     pub w: Tensor,
@@ -275,69 +283,44 @@ impl Own for Norm {
     const NAME: &'static str = "norm";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        match dims.last() {
-            Some(width) if *width == self.w.elem_count() => Ok((dims.to_vec(), DType::F32)),
-            _ => candle_core::bail!("{dims:?} normalised over {}", self.w.elem_count()),
-        }
-    }
-
-    fn plain(&self, x: &[f32], _: &[usize]) -> Result<Vec<f32>> {
-        let w = host(&self.w)?;
-        let mut out = vec![0.0; x.len()];
-        match &self.b {
-            Some(b) => rows::layer_norm(x, &w, &host(b)?, self.eps, &mut out),
-            None => rows::rms_norm(x, &w, self.eps, &mut out),
-        }
-        Ok(out)
-    }
-
-    #[cfg(feature = "cuda")]
-    fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
-        let width = self.w.elem_count();
-        let rows = x.dims.iter().product::<usize>() / width;
-        gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
-            let args = [Ptr(x.at), w, b, I32(width as i32), F32(self.eps), I32(i32::from(self.b.is_some()))];
-            gpu.rows("norm_rows", rows, width, &args, out)
-        })
-    }
-}
-
-/// `softmax(scale · x + bias)` over the last axis, f32. Row `r` of `x` adds row `r mod rows` of `bias` `[rows, width]`.
-pub(super) struct Softmax<'a> {
-    pub scale: f32,
-    pub bias: Option<&'a Tensor>,
-}
-
-impl Own for Softmax<'_> {
-    const NAME: &'static str = "softmax";
-
-    fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        let width = dims.last().copied().unwrap_or(1);
-        match self.bias.map(|b| b.dims2()).transpose()? {
-            Some((_, w)) if w != width => candle_core::bail!("a bias over {w} for rows of {width}"),
-            _ => Ok((dims.to_vec(), DType::F32)),
+        match channels(dims).0 == self.w.elem_count() {
+            true => Ok((dims.to_vec(), DType::F32)),
+            false => candle_core::bail!("{dims:?} normalised over {}", self.w.elem_count()),
         }
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
-        let mut y: Vec<f32> = x.iter().map(|v| v * self.scale).collect();
-        if let Some(b) = self.bias {
-            let b = host(b)?;
-            y.chunks_mut(b.len().max(1)).for_each(|y| y.iter_mut().zip(&b).for_each(|(y, b)| *y += b));
+        let (w, (c, inner)) = (host(&self.w)?, channels(dims));
+        // Positions of images, channel by channel, as rows of channels, and back.
+        let turned = |x: &[f32], from: usize, to: usize| -> Vec<f32> {
+            let planes = x.chunks_exact((c * inner).max(1));
+            planes.flat_map(|x| (0..to).flat_map(move |p| (0..from).map(move |i| x[i * to + p]))).collect()
+        };
+        let x = turned(x, c, inner);
+        let mut out = vec![0.0; x.len()];
+        match &self.b {
+            Some(b) => rows::layer_norm(&x, &w, &host(b)?, self.eps, &mut out),
+            None => rows::rms_norm(&x, &w, self.eps, &mut out),
         }
-        let mut out = vec![0.0; y.len()];
-        rows::softmax_into(&y, dims.last().copied().unwrap_or(1), &mut out);
-        Ok(out)
+        Ok(turned(&out, inner, c))
     }
 
     #[cfg(feature = "cuda")]
     fn launch(&self, gpu: &Gpu<'_>, x: &Input<'_>, out: u64) -> Result<()> {
-        let width = x.dims.last().copied().unwrap_or(1);
+        /// Positions of a block of `norm_channels`, and its threads.
+        const BESIDE: (usize, u32) = (32, 256);
+        let (width, inner) = channels(x.dims);
         let rows = x.dims.iter().product::<usize>() / width;
-        let bias_rows = self.bias.map(|b| b.dim(0)).transpose()?.unwrap_or(1);
-        gpu.with_some([self.bias], |[bias]| {
-            let args = [Ptr(x.at), bias, I32(width as i32), I64(bias_rows as i64), F32(self.scale)];
-            gpu.rows("softmax_rows", rows, width, &args, out)
+        let end = [F32(self.eps), I32(i32::from(self.b.is_some()))];
+        gpu.with_some([Some(&self.w), self.b.as_ref()], |[w, b]| {
+            let args = [Ptr(x.at), w, b, I32(width as i32)];
+            if inner == 1 {
+                return gpu.rows("norm_rows", rows, width, &[&args[..], &end].concat(), out);
+            }
+            let ((beside, threads), images) = (BESIDE, rows / inner);
+            let blocks = inner.div_ceil(beside);
+            let args = [&args[..], &[I64(inner as i64), I32(blocks as i32)], &end].concat();
+            gpu.blocks("norm_channels", images * blocks, threads, &args, out)
         })
     }
 }

@@ -1,5 +1,5 @@
 //! What makes a kernel of ours an operation of the tensor library: on a CPU its definition in Rust runs, on a GPU the kernel
-//! of `cuda/kernels.cu` that computes the same.
+//! of `cuda/kernels` that computes the same.
 //!
 //! Not here: what kernels compute (`kernels`, `int8`). Invariant: inputs are contiguous, outputs too.
 

@@ -1,15 +1,18 @@
 //! Convolutions and linears whose weights are held in 8 or 4 bits, as they are stored, and multiplied in f32.
 //!
 //! A weight is its code times the scale of its group, rounded to f32: bit for bit what the CPU's kernels unpack once and hold.
-//! Here it is unpacked wherever it is multiplied. A folded batch norm scales the sum, not the weight.
+//! Here it is unpacked wherever it is multiplied: in registers for few rows, which the memory bounds; for more once before a library's
+//! product, which arithmetic bounds. A folded batch norm scales the sum, not the weight.
 //! Invariant: what is held on the device are the codes, rows padded to whole words of four bytes where a product reads them,
 //! and the scales.
 
+use super::dense::{linear, pointwise, unfolded};
 use super::geometry::Geometry;
 use super::int8::{ProductLayout, padded};
-use super::kernels::convolved;
-use super::own::{Own, host};
+use super::kernels::{Epilogue, Unfold, convolved};
+use super::own::{Own, apply, host};
 use crate::exec::kernel::rows;
+use crate::exec::unfold::Window;
 use crate::graph::Activation;
 use crate::model::Param;
 use candle_core::{DType, Device, Result, Tensor};
@@ -18,19 +21,12 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::kernels::number;
 #[cfg(feature = "cuda")]
 use crate::exec::cuda::{Arg, Arg::I32, Arg::I64, Arg::Ptr, Gpu, Input};
-#[cfg(feature = "cuda")]
-use crate::exec::unfold::Window;
 
 /// Rows of a product that are few enough for the kernel that reads every weight once: the kernels' `FEW`.
-#[cfg(feature = "cuda")]
 const FEW: usize = 8;
 /// Output channels of one of its blocks, and its threads.
 #[cfg(feature = "cuda")]
 const FEW_BLOCK: (usize, u32) = (16, 256);
-/// Rows and output channels of a block of the other one, and its threads: the kernels' `TILE`.
-#[cfg(feature = "cuda")]
-const TILE_BLOCK: (usize, u32) = (64, 64);
-
 /// A word of codes: what a product reads at once.
 const WORD: usize = 4;
 
@@ -88,11 +84,11 @@ pub(super) struct Packed {
     act: Option<Activation>,
 }
 
-/// A layer with what its step adds.
-pub(super) struct Run<'a> {
-    pub layer: &'a Packed,
+/// A layer of few rows, or of groups, with what its step adds.
+struct Run<'a> {
+    layer: &'a Packed,
     /// Of the output's shape, f32.
-    pub residual: Option<&'a Tensor>,
+    residual: Option<&'a Tensor>,
 }
 
 impl Packed {
@@ -134,6 +130,22 @@ impl Packed {
             k,
             act,
         })
+    }
+
+    /// The layer's value for `x`, with what its step adds: f32 of the output's shape.
+    pub fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let rows = self.layout.product_rows(x.dims(), self.k)?;
+        if rows.is_none_or(|rows| rows <= FEW) {
+            return apply(x, &Run { layer: self, residual });
+        }
+        let w = apply(&self.scales, &Unpacked(self))?;
+        let y = match self.layout {
+            ProductLayout::Windows(Window::ONE) => pointwise(x, &w.unsqueeze(0)?)?,
+            ProductLayout::Windows(window) => unfolded(x, &w.unsqueeze(0)?, &Unfold { window, dtype: DType::F32 })?,
+            ProductLayout::Rows | ProductLayout::Groups(..) => linear(x, &w)?,
+        };
+        let (scale, bias, act) = (self.factors.as_ref(), self.bias.as_ref(), self.act);
+        Epilogue { scale, bias, residual, act, dtype: DType::F32 }.on(&y)
     }
 
     /// Bytes of the weights on the device, padding included.
@@ -223,13 +235,36 @@ impl Own for Run<'_> {
             let shape =
                 [I32(l.k as i32), I32((bytes / WORD) as i32), group, oc, I64(inner as i64), act, I64(rows as i64)];
             let args = [&[Ptr(at), w, scales, factors, bias, residual], &shape[..]].concat();
-            if rows <= FEW {
-                let (channels, threads) = FEW_BLOCK;
-                return gpu.blocks(&format!("packed{bits}_few"), l.oc.div_ceil(channels), threads, &args, out);
+            if rows > FEW {
+                candle_core::bail!("{rows} rows are too many for the product of few");
             }
-            let (tile, threads) = TILE_BLOCK;
-            let blocks = l.oc.div_ceil(tile) * rows.div_ceil(tile);
-            gpu.blocks(&format!("packed{bits}_product"), blocks, threads, &args, out)
+            let (channels, threads) = FEW_BLOCK;
+            gpu.blocks(&format!("packed{bits}_few"), l.oc.div_ceil(channels), threads, &args, out)
+        })
+    }
+}
+
+/// The weights of a layer in f32, `[oc, k]`, of its scales.
+struct Unpacked<'a>(&'a Packed);
+
+impl Own for Unpacked<'_> {
+    const NAME: &'static str = "unpacked weights";
+
+    fn out(&self, _: &[usize]) -> Result<(Vec<usize>, DType)> {
+        Ok((vec![self.0.oc, self.0.k], DType::F32))
+    }
+
+    fn plain(&self, _: &[f32], _: &[usize]) -> Result<Vec<f32>> {
+        self.0.weights()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch(&self, gpu: &Gpu<'_>, scales: &Input<'_>, out: u64) -> Result<()> {
+        let l = self.0;
+        let shape = [l.k, l.w.dim(1)? / WORD, l.group].map(|v| I32(v as i32));
+        gpu.with(&l.w, |w| {
+            let args = [&[Ptr(scales.at), Ptr(w.at)], &shape[..]].concat();
+            gpu.each(&format!("packed{}_unpacked", l.bits.number()), l.oc * l.k, &args, out)
         })
     }
 }
