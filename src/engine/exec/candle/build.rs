@@ -7,7 +7,7 @@ use super::attention::{Core, Limits, Sizes};
 use super::dense::{library, linear, pointwise, unfolded};
 use super::dtypes::{Flow, Role, decide};
 use super::fp8::{self, Fp8};
-use super::heads::Rotate;
+use super::heads::KeptAngles;
 use super::int8::{Codes, Int8, ProductLayout, Run};
 use super::kernels::{Epilogue, Grouped, Norm, Pool, Pooled, Unfold, label};
 use super::own::apply;
@@ -21,11 +21,11 @@ use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::geometry::Code;
 use crate::exec::lower::{Builder, Chain, chains, check_names};
 use crate::exec::unfold::Window;
-use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op, rotary};
+use crate::graph::{self, Graph, NodeId, Op, ParamRole, Precision, Precisions, op};
 use crate::model::{Param, ParamStore};
 use candle_core::{DType, Device, Tensor};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 impl Program {
     /// Lowers the reachable part of `graph` to `device`; `precision` and `keep` as for the CPU's lowering.
@@ -114,13 +114,6 @@ pub(in crate::exec) fn has_kernel(op: &Op) -> bool {
 
 /// What a layer's input is multiplied with.
 type Product = Box<dyn Fn(&Tensor) -> candle_core::Result<Tensor> + Send + Sync>;
-
-/// Cosines and sines of the first `tokens` tokens' angles, `[tokens, turned / 2]` each.
-fn angles(rope: &op::Rope, tokens: usize, device: &Device) -> candle_core::Result<[Tensor; 2]> {
-    let (cosines, sines) = rotary::turns(0..tokens, &rope.frequencies(tokens), rope.factor());
-    let table = |v: Vec<f32>| Tensor::from_vec(v, (tokens, rope.turned / 2), device);
-    Ok([table(cosines)?, table(sines)?])
-}
 
 /// A kernel of one input.
 fn special(
@@ -232,17 +225,8 @@ impl Lowering<'_> {
             }
             Op::Rope(rope) => {
                 let rope = rope.clone();
-                // The angles of so many tokens from the first on: those of the last run.
-                let kept = Mutex::new(None::<(usize, [Tensor; 2])>);
-                let turn = move |x: &Tensor, _: Option<&Tensor>, _| {
-                    let (tokens, mut kept) = (x.dim(1)?, kept.lock().unwrap_or_else(PoisonError::into_inner));
-                    let [cosines, sines] = match &*kept {
-                        Some((of, tables)) if *of == tokens => tables.clone(),
-                        _ => kept.insert((tokens, angles(&rope, tokens, x.device())?)).1.clone(),
-                    };
-                    drop(kept);
-                    apply(x, &Rotate { cosines, sines, dim: rope.head_dim, turned: rope.turned, pairs: rope.pairs })
-                };
+                let kept = KeptAngles::default();
+                let turn = move |x: &Tensor, _: Option<&Tensor>, _| kept.rotated(x, &rope);
                 own(special(turn), "rope", 0)
             }
             Op::Attention(attention) => {

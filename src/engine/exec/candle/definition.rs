@@ -6,6 +6,7 @@
 
 use super::experts;
 use super::fused::{self, BatchNorm};
+use super::heads::{Angles, rotated};
 use super::ops;
 use super::site::{BatchStats, Mode, Site, Stats};
 use crate::exec::error::{ExecError, Result};
@@ -94,7 +95,14 @@ impl Site<'_> {
                 x.broadcast_add(&Tensor::cat(&places.collect::<candle_core::Result<Vec<_>>>()?, 0)?)?
             }
             Op::Attention(attention) => self.attention(x, inputs, attention)?,
-            Op::Rope(rope) => ops::rope(x, rope, &self.starts())?,
+            Op::Rope(rope) => match self.starts()[..] {
+                // The kernel that a plan's step runs, of other places: what decodes is what the step is named after.
+                [start] if x.device().is_cuda() => {
+                    let angles = Angles::of(rope, start..start + x.dim(1)?, x.device())?;
+                    rotated(x, rope, &angles)?
+                }
+                ref starts => ops::rope(x, rope, starts)?,
+            },
             Op::HeadNorm(op::HeadNorm { head_dim, eps }) => {
                 let (n, tokens, width) = x.dims3()?;
                 let w = self.param(ParamRole::Weight)?;

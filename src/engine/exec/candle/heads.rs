@@ -3,10 +3,13 @@
 //!
 //! Not here: what attention makes of them (`attention`).
 
-use super::own::{Own, host};
+use super::own::{Own, apply, host};
 use crate::exec::kernel::rows;
-use crate::graph::rotary::Pairs;
-use candle_core::{DType, Result, Tensor};
+use crate::graph::op;
+use crate::graph::rotary::{self, Pairs};
+use candle_core::{DType, Device, Result, Tensor};
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 #[cfg(feature = "cuda")]
 use super::kernels::label;
@@ -185,29 +188,78 @@ impl Own for HeadsTogether {
     }
 }
 
-/// The first `turned` values of every head of `[n, tokens, heads · dim]`, turned by the angles of their token; f32.
-pub(super) struct Rotate {
-    /// `[tokens, turned / 2]` each.
-    pub cosines: Tensor,
-    pub sines: Tensor,
-    pub dim: usize,
-    pub turned: usize,
-    pub pairs: Pairs,
+/// Cosines and sines of some tokens' angles on a device, `[tokens, turned / 2]` each.
+pub(super) struct Angles {
+    cosines: Tensor,
+    sines: Tensor,
 }
 
-impl Own for Rotate {
+impl Angles {
+    /// Those of the tokens at `places`, which are the last of a text.
+    pub fn of(rope: &op::Rope, places: Range<usize>, device: &Device) -> Result<Angles> {
+        let n = places.len();
+        let (cosines, sines) = rotary::turns(places.clone(), &rope.frequencies(places.end), rope.factor());
+        let table = |v: Vec<f32>| Tensor::from_vec(v, (n, rope.turned / 2), device);
+        Ok(Angles { cosines: table(cosines)?, sines: table(sines)? })
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.cosines.dims()[0]
+    }
+}
+
+/// Angles of the first tokens of texts, made once: none is let go as long as this is there, since a captured pass reads them where they
+/// lay when it was captured.
+#[derive(Default)]
+pub(super) struct KeptAngles(Mutex<Vec<Angles>>);
+
+impl KeptAngles {
+    /// [`rotated`] by the angles of the first tokens. Tables are of powers of two tokens, so that they are few; where angles depend on how
+    /// long a text is, they are made anew.
+    pub fn rotated(&self, x: &Tensor, rope: &op::Rope) -> Result<Tensor> {
+        let (tokens, device) = (x.dim(1)?, x.device());
+        let (room, frequencies) = (tokens.next_power_of_two(), rope.frequencies(tokens));
+        if rope.frequencies(room) != frequencies {
+            return rotated(x, rope, &Angles::of(rope, 0..tokens, device)?);
+        }
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match kept.iter().position(|a| a.tokens() == room) {
+            Some(at) => at,
+            None => {
+                kept.push(Angles::of(rope, 0..room, device)?);
+                kept.len() - 1
+            }
+        };
+        rotated(x, rope, &kept[at])
+    }
+}
+
+/// Every head of `x`, `[n, tokens, heads · head_dim]`, turned by its token's angles, the first of those that there are.
+pub(super) fn rotated(x: &Tensor, rope: &op::Rope, angles: &Angles) -> Result<Tensor> {
+    apply(x, &Rotate { angles, dim: rope.head_dim, turned: rope.turned, pairs: rope.pairs })
+}
+
+/// The first `turned` values of every head of `[n, tokens, heads · dim]`, turned by the angles of their token; f32.
+struct Rotate<'a> {
+    angles: &'a Angles,
+    dim: usize,
+    turned: usize,
+    pairs: Pairs,
+}
+
+impl Own for Rotate<'_> {
     const NAME: &'static str = "rotate";
 
     fn out(&self, dims: &[usize]) -> Result<(Vec<usize>, DType)> {
-        let tokens = self.cosines.dim(0)?;
+        let tokens = self.angles.tokens();
         match dims {
-            [_, t, width] if *t == tokens && width.is_multiple_of(self.dim.max(1)) => Ok((dims.to_vec(), DType::F32)),
+            [_, t, width] if *t <= tokens && width.is_multiple_of(self.dim.max(1)) => Ok((dims.to_vec(), DType::F32)),
             _ => candle_core::bail!("{dims:?} turned by the angles of {tokens} tokens, heads of {}", self.dim),
         }
     }
 
     fn plain(&self, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
-        let (cosines, sines, half) = (host(&self.cosines)?, host(&self.sines)?, self.turned / 2);
+        let (cosines, sines, half) = (host(&self.angles.cosines)?, host(&self.angles.sines)?, self.turned / 2);
         let (mut y, heads) = (x.to_vec(), dims[2] / self.dim.max(1));
         for (head, y) in y.chunks_exact_mut(self.dim.max(1)).enumerate() {
             let token = head / heads % dims[1];
@@ -228,8 +280,40 @@ impl Own for Rotate {
         let n = x.dims.iter().product::<usize>();
         let neighbours = I32(i32::from(self.pairs == Pairs::Neighbours));
         let [width, dim, turned, tokens] = [x.dims[2], self.dim, self.turned, x.dims[1]].map(|v| I32(v as i32));
-        gpu.with_some([Some(&self.cosines), Some(&self.sines)], |[cosines, sines]| {
+        gpu.with_some([Some(&self.angles.cosines), Some(&self.angles.sines)], |[cosines, sines]| {
             gpu.each("rotate", n, &[Ptr(x.at), cosines, sines, width, dim, turned, neighbours, tokens], out)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ops;
+    use super::*;
+    use crate::exec::kernel::noise;
+    use crate::graph::op::{Beyond, Longer, Rope, Scaling};
+
+    /// By its definition, whatever lengths came before; tables stay where they are.
+    #[test]
+    fn kept_angles_are_those_of_every_length() {
+        let stretched = Beyond { tokens: 6, how: Longer::Stretched(2.0) };
+        let scaling = Scaling { divisors: vec![], factor: 1.0, beyond: Some(stretched) };
+        for (pairs, scaling) in [(Pairs::Halves, None), (Pairs::Neighbours, Some(Box::new(scaling)))] {
+            let rope = Rope { head_dim: 8, turned: 6, theta: 100.0, pairs, scaling };
+            let kept = KeptAngles::default();
+            let mut places = Vec::new();
+            for tokens in [3, 5, 4, 8, 5, 9] {
+                let x = Tensor::from_vec(noise(2 * tokens * 16, 5), (2, tokens, 16), &Device::Cpu).unwrap();
+                let values = |t: Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let got = values(kept.rotated(&x, &rope).unwrap());
+                let want = values(ops::rope(&x, &rope, &[0]).unwrap());
+                let far = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(far < 1e-6, "{tokens} tokens, {pairs:?}: {far}");
+                let all = kept.0.lock().unwrap();
+                let ids: Vec<_> = all.iter().map(|a| a.cosines.id()).collect();
+                assert!(ids.starts_with(&places), "a table was let go");
+                places = ids;
+            }
+        }
     }
 }

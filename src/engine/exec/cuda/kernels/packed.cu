@@ -29,7 +29,8 @@ static __device__ __forceinline__ float layer_value(float v, const float* factor
 // out, two to make it the weight, one fma): at 128 a clock and multiprocessor an H100 does 5.9e12 weights a second, 2.9e12 bytes, of
 // the 3.35e12 that its memory gives; with 8 bits half as many instructions a byte. x is read once a block, from L2: k numbers for
 // 16 · k weights. So 0.6 to 0.85 of the bandwidth is expected for large layers, less where oc / 16 blocks do not fill the device,
-// and arithmetic in place of memory from about three rows on. Not measured on hardware.
+// and arithmetic in place of memory from about three rows on. Measured on an H100 (2026-11-26): one row of a layer of 4096 by 11008 in
+// w4g32 takes 55 µs, 28 MB at 0.5 TB/s, as long as cuBLAS's f16 product of 90 MB (51 µs): a fifth of what is expected.
 #define FEW 8
 #define FEW_WARPS 8
 #define CHANNELS 2
