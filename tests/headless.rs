@@ -346,3 +346,47 @@ fn agents_of_a_run_are_told_nothing_of_the_evaluation_data() {
         }
     }
 }
+
+/// What a flag cannot mean is wrong usage, whichever command it is of.
+#[test]
+fn values_that_cannot_be_are_wrong_usage() {
+    let rig = Rig::new();
+    let eval = ["eval", "demo:cnn", "--data", "synthetic:eval"];
+    for (flag, value) in [
+        ("--precision", "w3"),
+        ("--sparsity", "90x"),
+        ("--mean", "1,2"),
+        ("--std", "x"),
+        ("--arch", "alexnet"),
+        ("--device", "tpu"),
+    ] {
+        let said = rig.fails(&[&eval[..], &[flag, value]].concat(), 2);
+        assert!(said.contains(value), "{flag}: {said}");
+    }
+    for args in [
+        &["eval", "demo:lm", "--data", "synthetic:eval", "--targets", "some"][..],
+        &["profile", "demo:lm", "--decode", "4", "--kv", "f8"],
+        &["generate", "demo:lm", "-p", "x", "--kv", "f8"],
+        &["generate", "demo:lm", "-p", "x", "--level", "most"],
+        &["robust", "demo:cnn", "--data", "synthetic:eval", "--epsilon", "300"],
+        &["robust", "demo:cnn", "--data", "synthetic:eval", "--attacks", "cw"],
+        &["robust", "demo:cnn", "--data", "synthetic:eval", "--corruptions", "fog"],
+        &[
+            "heal",
+            "demo:cnn",
+            "--from",
+            "demo:cnn",
+            "--calib",
+            "synthetic:calib",
+            "--for",
+            "soon",
+            "--out",
+            "h.safetensors",
+        ],
+    ] {
+        let said = rig.fails(args, 2);
+        assert!(args.iter().any(|a| said.contains(&format!("`{a}`"))), "{args:?}: {said}");
+    }
+    // What is not there is no wrong usage.
+    rig.fails(&["eval", "none.safetensors", "--data", "synthetic:eval"], 1);
+}

@@ -2,8 +2,8 @@
 //!
 //! Not here: how budget and endpoint change in a session that runs (`:budget`, `:llm`), and what a journal holds.
 
-use super::UsageError;
 use crate::config::Settings;
+use crate::headless::UsageError;
 use crate::headless::out;
 use crate::host::OpenSpec;
 use crate::session::Place;

@@ -12,17 +12,12 @@ use crate::agent::Endpoint;
 use crate::args::{Cli, Cmd, Demo, Images, On, Rank, Screen, Windows};
 use crate::config::{self, Settings, Sources};
 use crate::headless::out::{self, tell};
-use crate::headless::{self, Exit};
+use crate::headless::{self, Exit, UsageError};
 use crate::host::{OpenSpec, lifecycle};
 use crate::serve;
 use crate::session::{Opening, Place};
 use anyhow::{Result, bail};
 use clap::Parser;
-
-/// The command line or a settings file says something that cannot be.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub String);
 
 /// Runs the program: parses the command line, dispatches, and prints an error with its causes on standard error.
 pub fn main() -> Exit {

@@ -6,7 +6,7 @@
 mod told;
 
 use super::out;
-use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, convert, progress_line, setup};
+use super::{Cancelled, Exit, ProgressLine, UsageError, cancel_on_signals, convert, progress_line, setup};
 use crate::args;
 use crate::control::learn::{Learner, Lesson, learn};
 use crate::control::{self, Arm, Control, ControlError, Ladder, Made, Making, Origin, Stage, make, trial};
@@ -17,7 +17,7 @@ use crate::model::export::Manifest;
 use crate::model::{Model, Preprocess};
 use crate::prune::{self, Group};
 use crate::words::counted;
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ pub fn run(args: &args::Control) -> Result<Exit> {
 }
 
 fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
-    let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
-    let learner: Learner = args.learner.parse().map_err(|e: String| Error::msg(format!("--learner: {e}")))?;
+    let kv: KvFormat = args.kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
+    let learner: Learner = args.learner.parse().map_err(|e: String| UsageError::of("--learner", e))?;
     if learner == Learner::Whole {
         bail!("--learner: `whole` sees what no learner may; hint: bandit or gradient");
     }

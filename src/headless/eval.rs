@@ -3,7 +3,7 @@
 
 use super::against::{Beside, Original};
 use super::out::{self, say};
-use super::{Exit, choices, print_json, progress_line, setup};
+use super::{Exit, UsageError, choices, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
 use crate::data::{Dataset, Questions, TextOptions};
@@ -15,7 +15,7 @@ use crate::quant::Calibration;
 use crate::session::Opening;
 use crate::task::{NEXT_TOKEN, PERPLEXITY, Scored};
 use crate::words::counted;
-use anyhow::{Error, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::json;
 use std::path::Path;
 
@@ -101,7 +101,7 @@ fn text_options(args: &Eval, context: Option<usize>) -> Result<TextOptions> {
     if args.logits > 0 {
         bail!("--logits is for classifiers; hint: leave it out for a language model");
     }
-    let targets = setup::targets(&args.text.targets).map_err(Error::msg)?;
+    let targets = setup::targets(&args.text.targets).map_err(UsageError)?;
     let how = Opening { window: args.text.window, targets, ..Opening::default() };
     Ok(TextOptions { limit: args.limit, ..how.windows(context) })
 }

@@ -1,7 +1,7 @@
 //! `paring generate`: what a language model says, token by token, and how long each token takes.
 
 use super::out::{self, say, tell};
-use super::{Cancelled, Exit, cancel_on_signals, print_json, setup, template};
+use super::{Cancelled, Exit, UsageError, cancel_on_signals, print_json, setup, template};
 use crate::args::Generate;
 use crate::control::Controller;
 use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
@@ -31,7 +31,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     if args.tokens > MOST {
         bail!("--tokens: {} are too many; hint: {MOST} at most", args.tokens);
     }
-    let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
+    let kv: KvFormat = args.kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
     let (model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
     let (prompt, ends) = prompt(args, spec, &tokenizer)?;

@@ -1,7 +1,7 @@
 //! `paring heal`: a compressed model is trained towards its original's answers.
 
 use super::out::{self, say};
-use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, convert, print_json, progress_line, setup};
+use super::{Cancelled, Exit, ProgressLine, UsageError, cancel_on_signals, convert, print_json, progress_line, setup};
 use crate::args::Heal;
 use crate::exec::Cancel;
 use crate::files;
@@ -20,7 +20,7 @@ const HELD_BACK: (usize, usize) = (10, 1000);
 
 /// Runs the command.
 pub fn run(args: &Heal) -> Result<Exit> {
-    let length: Length = args.length.parse().map_err(|e: String| Error::msg(format!("--for: {e}")))?;
+    let length: Length = args.length.parse().map_err(|e: String| UsageError::of("--for", e))?;
     let format = formats::format("", &args.out.to_string_lossy()).map_err(Error::msg)?;
     // Before anything is trained.
     files::target(&args.out).map_err(|e| convert::unwritable(&args.out, &e))?;

@@ -52,6 +52,18 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The command line or a settings file says something that cannot be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+impl UsageError {
+    /// What is wrong with `flag`.
+    pub fn of(flag: &str, why: impl std::fmt::Display) -> UsageError {
+        UsageError(format!("{flag}: {why}"))
+    }
+}
+
 /// The user pressed Ctrl-C, or the terminal went away.
 #[derive(Debug, thiserror::Error)]
 #[error("cancelled")]

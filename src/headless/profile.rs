@@ -1,7 +1,7 @@
 //! `paring profile`: where a model's cost sits.
 
 use super::out::{self, Unwritten, say};
-use super::{Cancelled, Exit, bound, cancel_on_signals, print_json, progress_line, setup};
+use super::{Cancelled, Exit, UsageError, bound, cancel_on_signals, print_json, progress_line, setup};
 use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
@@ -21,7 +21,7 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         None => Workload::Pass,
         Some(_) if !takes_text(&model) => bail!("`{}` is no language model: it has no --decode", args.model),
         Some(context) => {
-            Workload::Decode { context, kv: args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))? }
+            Workload::Decode { context, kv: args.kv.parse().map_err(|e: String| UsageError::of("--kv", e))? }
         }
     };
     if takes_text(&model) && workload == Workload::Pass {

@@ -7,7 +7,7 @@ mod figures;
 
 use super::against::Original;
 use super::out::{self, say};
-use super::{Cancelled, Exit, print_json, progress_line, setup};
+use super::{Cancelled, Exit, UsageError, print_json, progress_line, setup};
 use crate::args::Robust;
 use crate::config::text::{clean, left};
 use crate::data::{self, Dataset};
@@ -19,7 +19,7 @@ use crate::model::Model;
 use crate::quant::Calibration;
 use crate::task::{FEWEST, RESAMPLES};
 use crate::words::counted;
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Error, Result, bail};
 use figures::Row;
 use serde_json::json;
 
@@ -103,7 +103,7 @@ fn asked(args: &Robust) -> Result<Asked> {
         [none] if none == "none" => Vec::new(),
         some => {
             let parsed = some.iter().map(|w| w.parse::<Corruption>()).collect::<Result<Vec<_>, String>>();
-            parsed.map_err(|e| Error::msg(format!("--corruptions: {e}")))?
+            parsed.map_err(|e| UsageError::of("--corruptions", e))?
         }
     };
     let epsilons = listed(&args.epsilon).iter().map(|w| epsilon(w)).collect::<Result<Vec<f64>>>()?;
@@ -111,7 +111,7 @@ fn asked(args: &Robust) -> Result<Asked> {
     for name in listed(&args.attacks) {
         let known = ["fgsm", "pgd", "all", "none"];
         if !known.contains(&name.as_str()) {
-            bail!("--attacks: unknown adversary `{name}`; hint: fgsm, pgd, all or none");
+            bail!(UsageError::of("--attacks", format!("unknown adversary `{name}`; hint: fgsm, pgd, all or none")));
         }
         for &e in &epsilons {
             if ["fgsm", "all"].contains(&name.as_str()) {
@@ -127,9 +127,8 @@ fn asked(args: &Robust) -> Result<Asked> {
 
 fn epsilon(word: &str) -> Result<f64> {
     let found = word.parse::<f64>().ok().filter(|e| *e > 0.0 && *e <= FARTHEST);
-    found.with_context(|| {
-        format!("--epsilon: `{word}` is no number of levels above 0 and up to 255; hint: for example 1 or 0.5,1,2")
-    })
+    let why = || format!("`{word}` is no number of levels above 0 and up to 255; hint: for example 1 or 0.5,1,2");
+    Ok(found.ok_or_else(|| UsageError::of("--epsilon", why()))?)
 }
 
 /// Images of another kind.

@@ -1,5 +1,6 @@
 //! From flags to an opened model, data set and device, shared by every command that computes.
 
+use super::UsageError;
 use super::out;
 use crate::args::On;
 use crate::control::{self, Asked, Control};
@@ -22,7 +23,7 @@ use sysinfo::{MemoryRefreshKind, System};
 /// Opens `spec`: a bundled model (`demo:vit` and others) or a path; then lets flags correct the preprocessing, and has every convolution
 /// and linear layer run in `precision` where one is given.
 pub fn model(spec: &str, on: &On, precision: Option<&str>) -> Result<Model> {
-    let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(anyhow::Error::msg)?;
+    let arch = on.arch.as_deref().map(str::parse::<Family>).transpose().map_err(UsageError)?;
     let options = LoadOptions { arch, image: on.image_size, heads: on.heads };
     let mean = on.mean.as_deref().map(triple).transpose()?;
     let std = on.std.as_deref().map(triple).transpose()?;
@@ -150,8 +151,7 @@ pub fn levelled(
     precision: Option<&str>,
     options: &CompileOptions,
 ) -> Result<Levelled> {
-    let asked: Asked =
-        level.unwrap_or("auto").parse().map_err(|e: String| anyhow::Error::msg(format!("--level: {e}")))?;
+    let asked: Asked = level.unwrap_or("auto").parse().map_err(|e: String| UsageError::of("--level", e))?;
     let Some(control) = carried(model, spec)? else {
         if level.is_some() {
             bail!("--level: the file has no levels; hint: `paring control` makes some");
@@ -166,7 +166,9 @@ pub fn levelled(
     let levels = control.ladder.levels.len();
     match asked {
         Asked::Pinned(0) => Ok(Levelled { plans: vec![Plan::of(model, options)?], control: None }),
-        Asked::Pinned(n) if n >= levels => bail!("--level: there is no level {n}; hint: 0 to {}", levels - 1),
+        Asked::Pinned(n) if n >= levels => {
+            bail!(UsageError::of("--level", format!("there is no level {n}; hint: 0 to {}", levels - 1)))
+        }
         _ => Ok(Levelled { plans: control.plans(model, options)?, control: Some((control, asked)) }),
     }
 }
@@ -264,7 +266,9 @@ pub fn triple(text: &str) -> Result<[f32; 3]> {
     match numbers[..] {
         [one] if one.is_finite() => Ok([one; 3]),
         [r, g, b] if numbers.iter().all(|v| v.is_finite()) => Ok([r, g, b]),
-        _ => bail!("`{text}` is neither one number nor three; hint: for example 0.485,0.456,0.406"),
+        _ => {
+            bail!(UsageError(format!("`{text}` is neither one number nor three; hint: for example 0.485,0.456,0.406")))
+        }
     }
 }
 
@@ -371,12 +375,13 @@ pub fn device(on: &On) -> Result<Opened> {
 /// A precision by its label.
 pub fn precision(name: &str) -> Result<Precision> {
     let known = || Precision::menu(true).iter().map(|p| p.label()).collect::<Vec<_>>().join(", ");
-    Precision::parse(name).with_context(|| format!("unknown precision `{name}`; hint: one of {}", known()))
+    let found = Precision::parse(name);
+    Ok(found.ok_or_else(|| UsageError(format!("unknown precision `{name}`; hint: one of {}", known())))?)
 }
 
 /// `model` with zeros among the weights of every convolution and linear layer.
 pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
-    let sparsity: Sparsity = pattern.parse().map_err(anyhow::Error::msg)?;
+    let sparsity: Sparsity = pattern.parse().map_err(UsageError)?;
     let of = |n: &crate::graph::Node| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity });
     let actions: Vec<_> = quant::choosable(&model.graph).into_iter().map(of).collect();
     Ok(prune::apply(&model, &[], &actions)?)
