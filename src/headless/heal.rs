@@ -71,7 +71,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
     let steps = lost(train::steps(patient, &asked, length, &cancel))?;
     let how = asked.lasting(steps);
     let place = args.checkpoint.clone().unwrap_or_else(|| beside(&args.out));
-    let mut shown = Shown { line: progress_line("heal"), first: None };
+    let mut shown = Shown { line: progress_line("heal"), objective: how.objective, first: None };
     // A signal leaves the checkpoint, with which the same command goes on.
     let keep = Keep { path: &place, every: args.checkpoint_every.into() };
     let healed = train::heal(patient, &how, Some(keep), &Cancel::default(), &cancel, &mut |u| shown.update(u));
@@ -109,7 +109,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
             held_back.len(),
             if best.step == 0 { "nothing got better: the model is as it was" } else { "was judged" }
         )?;
-        say!("           divergence  the original's class")?;
+        say!("           {:<13}  the original's class", how.objective.loss())?;
         say!("before     {}", row(&first))?;
         say!("after      {}  step {} of {}", row(&best), best.step, how.steps)?;
     }
@@ -117,7 +117,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
 }
 
 fn row(look: &Look) -> String {
-    format!("{:>10.4}  {:>18.2} %", look.loss, 100.0 * look.agreement)
+    format!("{:>13.4}  {:>18.2} %", look.loss, 100.0 * look.agreement)
 }
 
 fn lost<T>(made: Result<T, TrainError>) -> Result<T> {
@@ -166,6 +166,7 @@ fn manifest(args: &Heal, student: &Model, teacher: &Model, healed: &Healed) -> M
 /// What is told while it goes on.
 struct Shown {
     line: ProgressLine,
+    objective: Objective,
     /// The held-back loss before any step.
     first: Option<f64>,
 }
@@ -181,8 +182,9 @@ impl Shown {
             HealUpdate::Judged(look) => {
                 let first = *self.first.get_or_insert(look.loss);
                 let words = format!(
-                    "step {:>6}  held back: divergence {:.4} of {first:.4} at first, {:.2} % of the original's classes",
+                    "step {:>6}  held back: {} {:.4} of {first:.4} at first, {:.2} % of the original's classes",
                     look.step,
+                    self.objective.loss(),
                     look.loss,
                     100.0 * look.agreement
                 );

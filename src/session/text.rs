@@ -95,7 +95,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
                 0 => {
                     format!("round {round}: healing made nothing better on {images}; the model is as it was compressed")
                 }
-                n => format!("round {round}: healed, divergence {first:.4} → {:.4} on {images} (step {n})", best.loss),
+                n => {
+                    let what = course.healing.objective.loss();
+                    format!("round {round}: healed, {what} {first:.4} → {:.4} on {images} (step {n})", best.loss)
+                }
             }
         }
         Event::Undone => format!("undo: {}", before.undo.last().map_or("nothing", |p| p.text.as_str())),

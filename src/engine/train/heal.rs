@@ -77,7 +77,8 @@ pub enum HealUpdate {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Look {
     pub step: u32,
-    /// Divergence from the original's answers at the recipe's temperature, times its square: what repairs are judged by.
+    /// What the recipe makes small: divergence from the original's answers at its temperature, times its square, which repairs are judged by,
+    /// too; of labels cross-entropy, and half of each of both.
     pub loss: f64,
     /// Share of images whose class is the original's.
     pub agreement: f64,
@@ -128,8 +129,17 @@ struct Clinic<'a> {
     image: [usize; 3],
     /// Prepared images that are trained on, where memory holds them, and their labels.
     held: Option<(Vec<f32>, Vec<u32>)>,
-    /// Views of the held-back images with the original's answers.
-    judges: Vec<(Tensor, Vec<f32>)>,
+    judges: Vec<Judge>,
+}
+
+/// Views of held-back images, and what is wanted of them.
+struct Judge {
+    x: Tensor,
+    /// The original's.
+    answers: Vec<f32>,
+    labels: Vec<u32>,
+    /// Of what lies over each image, and the first one's share.
+    over: Option<(Vec<u32>, f32)>,
 }
 
 /// Where a healing keeps how far it is, so that a kill costs little.
@@ -343,16 +353,18 @@ impl<'a> Clinic<'a> {
         let mut judges = Vec::new();
         for (k, picks) in of.held_back.chunks(how.batch.clamp(1, 128)).enumerate() {
             cancel.check()?;
-            let x = of.judges.batch(picks, prep)?.0.flatten_all()?.to_vec1::<f32>()?;
+            let (x, targets) = of.judges.batch(picks, prep)?;
+            let (x, labels) = (x.flatten_all()?.to_vec1::<f32>()?, targets.classes().to_vec());
             // Of a round that there is none of.
             let views = Healing { mixup: true, ..how.clone() };
-            let x = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART).images;
-            let x = Tensor::from_vec(x, (picks.len(), c, h, w), &Device::Cpu)?;
+            let Views { images, mixed } = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART);
+            let x = Tensor::from_vec(images, (picks.len(), c, h, w), &Device::Cpu)?;
             let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
-            judges.push((x, answers));
+            let over = mixed.map(|(other, share)| (other.iter().map(|&i| labels[i]).collect(), share));
+            judges.push(Judge { x, answers, labels, over });
         }
         let tape = Tape::of(&of.student.graph)?;
-        let classes = judges.first().map_or(0, |(x, a)| a.len() / x.dims()[0].max(1));
+        let classes = judges.first().map_or(0, |j| j.answers.len() / j.labels.len().max(1));
         Ok(Clinic { of, how, teacher, tape, classes, image: [c, h, w], held, judges })
     }
 
@@ -468,11 +480,10 @@ impl<'a> Clinic<'a> {
     fn look(&self, pupil: &Pupil) -> Result<Look, TrainError> {
         let weights = pupil.weights(true)?;
         let ready = self.tape.ready(&weights)?;
-        let how = Healing { objective: Objective::Distill, ..self.how.clone() };
         let total = self.of.held_back.len();
         let mut sums = (0f64, 0usize);
-        for (x, answers) in &self.judges {
-            let (loss, same) = self.judged(&ready, x, answers, &how, total)?;
+        for judge in &self.judges {
+            let (loss, same) = self.judged(&ready, judge, total)?;
             sums = (sums.0 + loss, sums.1 + same);
         }
         // What is no number is worse than anything, and can be written down.
@@ -481,22 +492,18 @@ impl<'a> Clinic<'a> {
     }
 
     /// The part that some views have in the loss of `total`, and how many have the original's class.
-    fn judged(
-        &self,
-        ready: &Ready<'_>,
-        x: &Tensor,
-        answers: &[f32],
-        how: &Healing,
-        total: usize,
-    ) -> Result<(f64, usize), TrainError> {
-        let (n, k) = (x.dim(0)?, self.classes);
+    fn judged(&self, ready: &Ready<'_>, judge: &Judge, total: usize) -> Result<(f64, usize), TrainError> {
+        let (n, k) = (judge.labels.len(), self.classes);
         let top = |row: &[f32]| (0..row.len()).fold(0, |m, i| if row[i] > row[m] { i } else { m });
         let starts: Vec<usize> = (0..n).step_by(PART).collect();
         let part = |at: usize| {
             let m = PART.min(n - at);
-            let trace = ready.forward(&x.narrow(0, at, m)?, Mode::Eval)?;
-            let (y, answers) = (trace.output(&self.tape), &answers[at * k..(at + m) * k]);
-            let (loss, _) = loss::of(y, k, &Aims { answers, labels: &[], mixed: None }, how, total);
+            let trace = ready.forward(&judge.x.narrow(0, at, m)?, Mode::Eval)?;
+            let (y, answers) = (trace.output(&self.tape), &judge.answers[at * k..(at + m) * k]);
+            let over = judge.over.as_ref().filter(|_| !augment::stays_plain(at / PART, self.how));
+            let mixed = over.map(|(of, share)| (&of[at..at + m], *share));
+            let aims = Aims { answers, labels: &judge.labels[at..at + m], mixed };
+            let (loss, _) = loss::of(y, k, &aims, self.how, total);
             let same = y.chunks_exact(k).zip(answers.chunks_exact(k)).filter(|(y, a)| top(y) == top(a)).count();
             Ok((loss, same))
         };

@@ -138,6 +138,17 @@ impl std::str::FromStr for Heal {
     }
 }
 
+impl Objective {
+    /// What the loss of held-back images is called.
+    pub fn loss(self) -> &'static str {
+        match self {
+            Objective::Distill => "divergence",
+            Objective::Labels => "cross-entropy",
+            Objective::Both => "loss",
+        }
+    }
+}
+
 impl std::fmt::Display for Heal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let by = match self.objective {

@@ -38,7 +38,8 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
     let (Some(first), width) = (course.looks.first(), inner.width as usize) else { return };
     let best = &course.best;
     let change = format!(
-        "held back  divergence {} {} {}  classes {:.1} {} {:.1} %",
+        "held back  {} {} {} {}  classes {:.1} {} {:.1} %",
+        course.healing.objective.loss(),
         num::scaled(first.loss, 1.0),
         pal.glyph("→", "->"),
         num::scaled(best.loss, 1.0),

@@ -544,7 +544,7 @@ fn wrong_use_is_told_by_name() {
         ("unwritten", "reads what was never written"),
         ("foreign", "this is no device memory"),
         ("too-long", "cuMemcpyHtoD writes 400 bytes"),
-        ("kernel-writes-too-far", "epilogue_f32_f32_f32 writes 4 bytes"),
+        ("kernel-writes-too-far", "epilogue_f32_f32_f32 writes 16 bytes"),
         ("kernel-reads-unwritten", "epilogue_f32_f32_f32 reads what was never written"),
         ("kernel-after-free", "the freed allocation 1"),
         ("swapped-arguments", "epilogue_f32_f32_f32 is given 0x64 as a pointer"),

@@ -88,6 +88,9 @@ fn a_network_comes_nearer_to_its_original_and_every_time_the_same() {
         }
         let labels = rig.healed(&Healing { objective: Objective::Labels, ..how });
         assert_ne!(made.model.info.hash, labels.model.info.hash);
+        // Judged by what it makes small: answers to images laid over one another move away from the original's.
+        let (first, best) = (labels.course.looks[0], labels.course.best);
+        assert!(best.step > 0 && best.loss < 0.9 * first.loss, "{first:?} {best:?}");
     }
 }
 
