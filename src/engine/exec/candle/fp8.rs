@@ -149,10 +149,7 @@ impl Own for Run<'_> {
             };
             let (_sums, sums) = gpu.scratch(4 * all * m)?;
             let [o_step, r_step] = gpu.with(&l.w, |w| {
-                product(l.layout, [m, rows, all], |shape, swapped| {
-                    let [a, b] = if swapped { [q, w.at] } else { [w.at, q] };
-                    fp8_product(gpu, [shape[0], shape[1], k], a, b, sums)
-                })
+                product(l.layout, [m, rows, all], [w.at, q], |[m, n], [a, b]| fp8_product(gpu, [m, n, k], a, b, sums))
             })?;
             let places = [Ptr(sums), o_step, r_step, scales, factors, bias, residual];
             let args = [&places[..], &[oc, I64(inner as i64), shared, act]].concat();

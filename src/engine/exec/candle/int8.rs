@@ -312,10 +312,7 @@ impl Own for Run<'_> {
             };
             let (_sums, acc) = gpu.scratch(4 * all * m)?;
             let [o_step, r_step] = gpu.with(&l.w, |w| {
-                product(l.layout, [m, rows, all], |shape, swapped| {
-                    let [a, b] = if swapped { [q, w.at] } else { [w.at, q] };
-                    int8_product(gpu, [shape[0], shape[1], k], a, b, acc)
-                })
+                product(l.layout, [m, rows, all], [w.at, q], |[m, n], [a, b]| int8_product(gpu, [m, n, k], a, b, acc))
             })?;
             let args =
                 [Ptr(acc), o_step, r_step, codes, sums, factors, bias, residual, oc, I64(inner as i64), shared, act];
@@ -324,18 +321,19 @@ impl Own for Run<'_> {
     }
 }
 
-/// Calls `run` for the product of `m` output channels and `rows` rows, of which `all` are there, whole sixteens: with its sizes and whether the
-/// rows come first. Returns how far apart channels and rows of its sums lie: as the result has them, so that neighbours are read
+/// Calls `run` for the product of `m` output channels and `rows` rows, of which `all` are there, whole sixteens: with the sizes and the
+/// addresses of its operands, weights and rows, in their order. Returns how far apart channels and rows of its sums lie: as the result has them, so that neighbours are read
 /// beside each other. Those of a linear have their channels together, those of images their positions.
 #[cfg(feature = "cuda")]
 pub(super) fn product(
     layout: ProductLayout,
     [m, rows, all]: [usize; 3],
-    run: impl FnOnce([usize; 2], bool) -> Result<()>,
+    [w, q]: [u64; 2],
+    run: impl FnOnce([usize; 2], [u64; 2]) -> Result<()>,
 ) -> Result<[Arg; 2]> {
     match layout {
-        ProductLayout::Windows(_) => run([all, m], true).map(|()| [I64(all as i64), I64(1)]),
-        ProductLayout::Rows | ProductLayout::Groups(..) => run([m, rows], false).map(|()| [I64(1), I64(m as i64)]),
+        ProductLayout::Windows(_) => run([all, m], [q, w]).map(|()| [I64(all as i64), I64(1)]),
+        ProductLayout::Rows | ProductLayout::Groups(..) => run([m, rows], [w, q]).map(|()| [I64(1), I64(m as i64)]),
     }
 }
 

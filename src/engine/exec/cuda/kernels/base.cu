@@ -96,3 +96,19 @@ static __device__ __forceinline__ Four<T> four_at(const T* at) {
 struct Geometry {
     int c, h, w, oh, ow, kh, kw, sy, sx, py, px;
 };
+
+// Calls `f` with the place in images [.., c, h, w] and the number of the weight of every tap, but those in the padding, of a convolution
+// with groups: those of output channel `o` at (oy, ox), in the weights' order.
+template <class F>
+static __device__ __forceinline__ void in_group(Geometry g, i64 image, int oc, int groups, int o, int oy, int ox, F f) {
+    int cg = g.c / groups, first = o / (oc / groups) * cg, tap = 0;
+    for (int c = first; c < first + cg; c++) {
+        for (int ky = 0; ky < g.kh; ky++) {
+            int iy = oy * g.sy + ky - g.py;
+            for (int kx = 0; kx < g.kw; kx++, tap++) {
+                int ix = ox * g.sx + kx - g.px;
+                if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) f(((image * g.c + c) * g.h + iy) * g.w + ix, tap);
+            }
+        }
+    }
+}

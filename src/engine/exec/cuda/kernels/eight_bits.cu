@@ -198,26 +198,14 @@ extern "C" __global__ void dequantize(const int* sums, i64 o_step, i64 r_step, c
 extern "C" __global__ void grouped_int8(const float* x, const signed char* w, const Code* codes, const float* factors,
                                         const float* bias, const float* residual, Geometry g, int oc, int groups,
                                         i64 rows_per_code, int act, i64 n, float* out) {
-    int cg = g.c / groups, og = oc / groups;
-    i64 inner = (i64)g.oh * g.ow;
+    i64 inner = (i64)g.oh * g.ow, each = (i64)(g.c / groups) * g.kh * g.kw;
     EACH(i, n) {
         i64 image = i;
         int ox = taken(image, g.ow), oy = taken(image, g.oh), o = taken(image, oc);
         Code code = codes[quotient(image * inner + oy * g.ow + ox, rows_per_code)];
-        const signed char* tap = w + (i64)o * cg * g.kh * g.kw;
+        const signed char* taps = w + o * each;
         int sum = 0;
-        for (int c = 0; c < cg; c++) {
-            const float* plane = x + (image * g.c + (o / og) * cg + c) * g.h * g.w;
-            for (int ky = 0; ky < g.kh; ky++) {
-                int iy = oy * g.sy + ky - g.py;
-                for (int kx = 0; kx < g.kw; kx++, tap++) {
-                    int ix = ox * g.sx + kx - g.px;
-                    if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) {
-                        sum += (code_of(plane[(i64)iy * g.w + ix], code) - code.zero) * (int)*tap;
-                    }
-                }
-            }
-        }
+        in_group(g, image, oc, groups, o, oy, ox, [&](i64 at, int tap) { sum += (code_of(x[at], code) - code.zero) * (int)taps[tap]; });
         out[i] = dequantized(sum, code, factors[o], bias[o], residual, i, act);
     }
 }
@@ -324,27 +312,16 @@ extern "C" __global__ void fp8_layer(const float* sums, i64 o_step, i64 r_step, 
 extern "C" __global__ void fp8_grouped(const float* x, const unsigned char* w, const Scale* scales, const float* factors,
                                        const float* bias, const float* residual, Geometry g, int oc, int groups,
                                        i64 rows_per_scale, int act, i64 n, float* out) {
-    int cg = g.c / groups, og = oc / groups;
-    i64 inner = (i64)g.oh * g.ow;
+    i64 inner = (i64)g.oh * g.ow, each = (i64)(g.c / groups) * g.kh * g.kw;
     EACH(i, n) {
         i64 image = i;
         int ox = taken(image, g.ow), oy = taken(image, g.oh), o = taken(image, oc);
         Scale s = scales[quotient(image * inner + oy * g.ow + ox, rows_per_scale)];
-        const unsigned char* tap = w + (i64)o * cg * g.kh * g.kw;
+        const unsigned char* taps = w + o * each;
         float sum = 0.0f;
-        for (int c = 0; c < cg; c++) {
-            const float* plane = x + (image * g.c + (o / og) * cg + c) * g.h * g.w;
-            for (int ky = 0; ky < g.kh; ky++) {
-                int iy = oy * g.sy + ky - g.py;
-                for (int kx = 0; kx < g.kw; kx++, tap++) {
-                    int ix = ox * g.sx + kx - g.px;
-                    if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) {
-                        float v = fp8_value(fp8_code(__fmul_rn(plane[(i64)iy * g.w + ix], s.inverse)));
-                        sum = fmaf(v, fp8_value(*tap), sum);
-                    }
-                }
-            }
-        }
+        in_group(g, image, oc, groups, o, oy, ox, [&](i64 at, int tap) {
+            sum = fmaf(fp8_value(fp8_code(__fmul_rn(x[at], s.inverse))), fp8_value(taps[tap]), sum);
+        });
         out[i] = fp8_scaled(sum, s.scale, factors[o], bias[o], residual, i, act);
     }
 }

@@ -34,24 +34,13 @@ EACH_TYPE(MAKE)
 
 template <class T>
 static __device__ __forceinline__ void grouped(const T* x, const T* w, Geometry g, int oc, int groups, i64 n, T* out) {
-    int cg = g.c / groups, og = oc / groups;
+    i64 each = (i64)(g.c / groups) * g.kh * g.kw;
     EACH(i, n) {
         i64 image = i;
         int ox = taken(image, g.ow), oy = taken(image, g.oh), o = taken(image, oc);
-        const T* tap = w + (i64)o * cg * g.kh * g.kw;
+        const T* taps = w + o * each;
         float sum = 0.0f;
-        for (int c = 0; c < cg; c++) {
-            const T* plane = x + (image * g.c + (o / og) * cg + c) * g.h * g.w;
-            for (int ky = 0; ky < g.kh; ky++) {
-                int iy = oy * g.sy + ky - g.py;
-                for (int kx = 0; kx < g.kw; kx++, tap++) {
-                    int ix = ox * g.sx + kx - g.px;
-                    if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) {
-                        sum = fmaf(get(plane[(i64)iy * g.w + ix]), get(*tap), sum);
-                    }
-                }
-            }
-        }
+        in_group(g, image, oc, groups, o, oy, ox, [&](i64 at, int tap) { sum = fmaf(get(x[at]), get(taps[tap]), sum); });
         put(out + i, sum);
     }
 }

@@ -141,27 +141,17 @@ static __device__ __forceinline__ void packed_grouped(const float* x, const unsi
                                                       const float* factors, const float* bias, const float* residual,
                                                       Geometry g, int oc, int groups, int stride, int group, int act, i64 n,
                                                       float* out) {
-    int cg = g.c / groups, og = oc / groups, k = cg * g.kh * g.kw, each = (k + group - 1) / group;
+    int k = g.c / groups * g.kh * g.kw, each = (k + group - 1) / group;
     EACH(i, n) {
         i64 image = i;
         int ox = taken(image, g.ow), oy = taken(image, g.oh), o = taken(image, oc);
         const unsigned char* row = w + (i64)o * stride;
         float sum = 0.0f;
-        int tap = 0;
-        for (int c = 0; c < cg; c++) {
-            const float* plane = x + (image * g.c + (o / og) * cg + c) * g.h * g.w;
-            for (int ky = 0; ky < g.kh; ky++) {
-                int iy = oy * g.sy + ky - g.py;
-                for (int kx = 0; kx < g.kw; kx++, tap++) {
-                    int ix = ox * g.sx + kx - g.px;
-                    if (iy >= 0 && iy < g.h && ix >= 0 && ix < g.w) {
-                        unsigned byte = BITS == 4 ? row[tap / 2] >> (4 * (tap % 2)) : row[tap];
-                        float v = __fmul_rn(weight_code<BITS>(byte, 0), scales[(i64)o * each + tap / group]);
-                        sum = fmaf(plane[(i64)iy * g.w + ix], v, sum);
-                    }
-                }
-            }
-        }
+        in_group(g, image, oc, groups, o, oy, ox, [&](i64 at, int tap) {
+            unsigned byte = BITS == 4 ? row[tap / 2] >> (4 * (tap % 2)) : row[tap];
+            float v = __fmul_rn(weight_code<BITS>(byte, 0), scales[(i64)o * each + tap / group]);
+            sum = fmaf(x[at], v, sum);
+        });
         out[i] = layer_value(sum, factors, bias, residual, o, i, act);
     }
 }
