@@ -382,15 +382,15 @@ fn paring_noise(n: usize) -> Vec<u8> {
 #[test]
 fn what_cannot_be_asked_is_refused_in_words() {
     let rig = Rig::new();
-    for (args, words) in [
-        (vec!["demo:lm"], "takes text"),
-        (vec!["demo:cnn", "--ood", "synthetic:eval", "--limit", "20"], "are evaluation images, too; hint:"),
-        (vec!["demo:cnn", "--ood", "nowhere", "--limit", "20"], "nowhere"),
-        (vec!["demo:cnn", "--attacks", "cw"], "unknown adversary `cw`; hint:"),
-        (vec!["demo:cnn", "--against", "demo:lm"], "a language model"),
+    for (args, words, refused) in [
+        (vec!["demo:lm"], "takes text", 1),
+        (vec!["demo:cnn", "--ood", "synthetic:eval", "--limit", "20"], "are evaluation images, too; hint:", 1),
+        (vec!["demo:cnn", "--ood", "nowhere", "--limit", "20"], "nowhere", 1),
+        (vec!["demo:cnn", "--attacks", "cw"], "unknown adversary `cw`; hint:", 2),
+        (vec!["demo:cnn", "--against", "demo:lm"], "a language model", 1),
     ] {
         let (code, out, err) = rig.paring(&[&["robust"][..], &args[..]].concat());
-        assert_eq!((code, out.as_str()), (Some(1), ""), "{args:?}: {err}");
+        assert_eq!((code, out.as_str()), (Some(refused), ""), "{args:?}: {err}");
         assert!(err.contains(words), "{args:?}: {err}");
     }
 }
