@@ -217,6 +217,15 @@ def _of_rank(value, rank):
     return value
 
 
+def _two(module, inner, outer):
+    """What stands for a layer with low-rank factors of its weights."""
+    bias = module.bias is not None
+    if isinstance(module, nn.Linear):
+        return nn.Sequential(nn.Linear(*inner.shape[::-1], bias=False), nn.Linear(*outer.shape[::-1], bias=bias))
+    first = nn.Conv2d(inner.shape[1], inner.shape[0], module.kernel_size, module.stride, module.padding, bias=False)
+    return nn.Sequential(first, nn.Conv2d(outer.shape[1], outer.shape[0], 1, bias=bias))
+
+
 def fit(network, path=None):
     """Gives a torchvision, timm or transformers network of this architecture the shapes and weights that are left.
 
@@ -231,6 +240,13 @@ def fit(network, path=None):
     for name in REMOVED:
         parent, _, last = name.rpartition(".")
         setattr(modules[parent], last, nn.Identity())
+    for name in FACTORS:
+        parent, _, last = name.rpartition(".")
+        module = modules.get(name)
+        if not isinstance(module, (nn.Conv2d, nn.Linear)) or isinstance(modules[parent], nn.MultiheadAttention):
+            raise ValueError(f"the network has no layer {name} that two could stand for: load() needs no network")
+        setattr(modules[parent], last, _two(module, tensors[name + ".0.weight"], tensors[name + ".1.weight"]))
+    modules = dict(network.named_modules())
     for name, value in tensors.items():
         owner, _, last = name.rpartition(".")
         if owner not in modules or not hasattr(modules[owner], last):

@@ -257,6 +257,10 @@ pub struct Eval {
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
+    /// Two low-rank factors in the place of every linear layer and ungrouped convolution where they are fewer weights (the truncated singular
+    /// value decomposition): their rank, such as 64, or its part of the most that a layer's weights could have, such as 25%.
+    #[arg(long, value_name = "RANK", conflicts_with = "sparsity")]
+    pub factors: Option<String>,
     /// Images from which int8-static takes its ranges; never the evaluation data.
     #[arg(long, value_name = "DATA")]
     pub calib: Option<String>,
@@ -517,6 +521,10 @@ pub struct Convert {
     /// Of a language model: zeros among the weights of the linear layers in its blocks: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN", requires = "calib")]
     pub sparsity: Option<String>,
+    /// Of a language model: two low-rank factors in the place of the linear layers in its blocks where they are fewer weights: their rank, such as
+    /// 64, or its part of the most that a layer's weights could have, such as 25%.
+    #[arg(long, value_name = "RANK", requires = "calib", conflicts_with = "sparsity")]
+    pub factors: Option<String>,
     /// How those zeros are chosen: learnt (by least squares, with the weights that are left), sparsegpt, wanda or magnitude.
     #[arg(long, value_name = "HOW", default_value = "learnt", requires = "sparsity")]
     pub masks: String,
@@ -687,8 +695,12 @@ pub struct Run {
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
     /// Zeros among the weights of every convolution and linear layer, by magnitude: 2:4, 4:8 or 50%.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", conflicts_with = "factors")]
     pub sparsity: Option<String>,
+    /// Two low-rank factors in the place of every linear layer and ungrouped convolution where they are fewer weights: their rank, such as 64, or
+    /// its part of the most that a layer's weights could have, such as 25%.
+    #[arg(long, value_name = "RANK")]
+    pub factors: Option<String>,
     /// Train what was made on the calibration data before it is judged: 10m, 3 epochs or 500 steps, and behind it labels or both where it is not
     /// to be by the original's answers (distill).
     #[arg(long, value_name = "LENGTH [OBJECTIVE]")]

@@ -103,7 +103,7 @@ fn constraints(state: &State, room: usize) -> String {
                 Target::Group(_) => "do not cut".to_owned(),
                 Target::Layer(_) => "leave its precision".to_owned(),
                 Target::Block(_) => "do not remove".to_owned(),
-                Target::Weights(_) => "no zeros".to_owned(),
+                Target::Weights(_) => "no zeros, no factors".to_owned(),
             },
             Limit::MaxRatio { ratio } => format!("remove at most {}", short(ratio)),
             Limit::KeepF32 => "keep f32".to_owned(),
@@ -381,6 +381,7 @@ pub fn action_line(target: &Target, action: &Action) -> String {
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
         Action::Sparsify { sparsity } => sparsity.to_string(),
+        Action::Factorise { rank } => format!("rank {rank}"),
     };
     format!("{} | {what}", clean::line(target.name(), 80))
 }

@@ -130,7 +130,9 @@ fn clamped(draft: &Draft, asked: Option<f64>) -> Option<String> {
     let stands = match &draft.action {
         Action::Prune { ratio, .. } => *ratio,
         Action::Keep => 0.0,
-        Action::Precision { .. } | Action::RemoveBlock | Action::Sparsify { .. } => return None,
+        Action::Precision { .. } | Action::RemoveBlock | Action::Sparsify { .. } | Action::Factorise { .. } => {
+            return None;
+        }
     };
     let name = clean::line(draft.target.name(), 80);
     ((stands - asked).abs() > 0.01).then(|| format!("`{name}`: asked to remove {asked:.3}, stands at {stands:.3}"))

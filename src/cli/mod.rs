@@ -131,6 +131,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 out: std::path::absolute(&r.out)?,
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
                 sparsity: r.sparsity.as_deref().map(str::parse).transpose().map_err(UsageError)?,
+                factors: r.factors.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 heal: r.heal.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 agents,
                 search: r.search,

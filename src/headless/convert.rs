@@ -53,6 +53,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         // What is cut may be what the format has no words for.
         let groups = prune::groups(&model.graph);
         let made = prune::apply(&model, &groups, &decided.actions)?;
+        let made = prune::split(&made, &prune::ranks(&made.graph, &decided.actions))?;
         formats::check(&made, format)?;
         cut = Some(made);
         recipe.insert("actions".to_owned(), json!(decided.actions));

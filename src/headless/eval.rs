@@ -30,6 +30,9 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
+    if let Some(rank) = &args.factors {
+        model = setup::factored(model, rank)?;
+    }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let open = |spec: &str| Original::open(spec, (&args.model, &args.on), &model);
     let original = args.against.as_deref().map(open).transpose()?;

@@ -4,19 +4,19 @@
 //! Not here: which format a weight gets (`rounding`).
 
 use super::rounding::{Text, bound};
-use super::{Cancelled, progress_line};
+use super::{Cancelled, UsageError, progress_line};
 use crate::args::Convert;
 use crate::exec::Cancel;
 use crate::graph::{Node, Op, ParamRole, Precision, Precisions};
 use crate::model::{Model, Param};
 use crate::plan::{self, Cuts};
-use crate::prune::{self, Action, Masks, Target};
+use crate::prune::{self, Action, Masks, Rank, Target};
 use crate::recover::{
     self, Ask, Curve, RepairError, RepairOptions, RepairStep, RepairUpdate, RepairUse, Stage, Stages,
 };
 use crate::session::place;
 use crate::words::counted;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -52,6 +52,30 @@ pub fn decide(args: &Convert, model: &mut Model, text: &Text, cancel: &Cancel) -
         let layers = model.graph.live().filter(|(id, _)| *id != head).map(|(_, n)| n).filter(inside);
         let masked = layers.map(|n| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity }));
         out.actions.extend(masked);
+    }
+    if let Some(rank) = &args.factors {
+        let rank: Rank = rank.parse().map_err(|e| UsageError(format!("--factors: {e}")))?;
+        let (inside, head) = (|n: &&Node| model.graph.sharing(n).is_none(), model.graph.output);
+        let layers: Vec<&Node> = model
+            .graph
+            .live()
+            .filter(|(id, n)| *id != head && matches!(n.op, Op::Linear(_)))
+            .map(|(_, n)| n)
+            .filter(inside)
+            .collect();
+        let factors = layers
+            .iter()
+            .filter_map(|n| Some((Target::Weights(n.name.clone()), Action::Factorise { rank: rank.of(&n.op).ok()? })));
+        let before = out.actions.len();
+        out.actions.extend(factors);
+        let some = out.actions.len() - before;
+        if some == 0 {
+            bail!(
+                "factors of rank {rank} are no smaller than any of {}; hint: a lower --factors",
+                counted(layers.len(), "layer")
+            );
+        }
+        out.notes.push(format!("{} of {} become two factors of rank {rank}", some, counted(layers.len(), "layer")));
     }
     Ok(out)
 }
@@ -146,7 +170,7 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
             Value::Null,
         ));
     }
-    let stages = Stages::new(vec![Stage::Apply, Stage::Refit, Stage::Round])?;
+    let stages = Stages::new(vec![Stage::Apply, Stage::Refit, Stage::Factors, Stage::Round])?;
     let options = RepairOptions { stages, masks: decided.masks, ..RepairOptions::default() };
     let (mut steps, mut used) = (Vec::new(), RepairUse::default());
     let mut line = progress_line("learn");

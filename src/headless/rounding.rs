@@ -39,6 +39,7 @@ pub fn text(args: &Convert, model: &Model) -> Result<Option<Text>> {
             ("--bits", args.bits.is_some()),
             ("--prune", args.prune.is_some()),
             ("--sparsity", args.sparsity.is_some()),
+            ("--factors", args.factors.is_some()),
         ];
         if let Some((flag, _)) = asked.into_iter().find(|(_, given)| *given) {
             bail!(
@@ -140,8 +141,9 @@ pub fn choose(
         let measured = costs.as_ref().and_then(|c| c.kl.get(&r.layer)).filter(|_| error > 0.0);
         Weight { cost: measured.map_or(1.0, |kl| kl / error), roundings: r }
     };
-    let masked =
-        |r: &profile::Roundings| actions.iter().any(|(t, _)| matches!(t, Target::Weights(name) if *name == r.layer));
+    let masked = |r: &profile::Roundings| {
+        actions.iter().any(|(t, a)| t.name() == r.layer && matches!(a, Action::Sparsify { .. }))
+    };
     let offered = found.into_iter().map(|mut r| {
         if masked(&r) {
             r.formats.retain(|f| f.format.is_none_or(Block::has_zero));

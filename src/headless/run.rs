@@ -5,10 +5,11 @@ use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
 use crate::files;
+use crate::graph::Op;
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
-use crate::prune::Sparsity;
+use crate::prune::{Rank, Sparsity};
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
 use crate::train::Heal;
@@ -30,6 +31,8 @@ pub struct Wanted {
     pub precision: Option<Precision>,
     /// Also zeros among the weights of every convolution and linear layer.
     pub sparsity: Option<Sparsity>,
+    /// Low-rank factors for all layers where they are fewer weights.
+    pub factors: Option<Rank>,
     /// Train what was made before it is judged.
     pub heal: Option<Heal>,
     /// Agents propose instead of the planner.
@@ -154,14 +157,18 @@ impl Driver {
             self.act(Command::Heal { heal: wanted.heal }).await?;
         }
         let budget = self.state.budget;
-        let told = wanted.precision.is_some() || wanted.sparsity.is_some();
+        let told = wanted.precision.is_some() || wanted.sparsity.is_some() || wanted.factors.is_some();
         let pruning = budget != Budget::default() || !told;
         for round in 1..=wanted.rounds {
             if let (1, Some(precision)) = (round, wanted.precision) {
-                self.decide_all(Target::Layer, Action::Precision { precision }).await?;
+                self.decide_all(Target::Layer, |_| Some(Action::Precision { precision })).await?;
             }
             if let (1, Some(sparsity)) = (round, wanted.sparsity) {
-                self.decide_all(Target::Weights, Action::Sparsify { sparsity }).await?;
+                self.decide_all(Target::Weights, |_| Some(Action::Sparsify { sparsity })).await?;
+            }
+            if let (1, Some(rank)) = (round, wanted.factors) {
+                let of = |op: &Op| rank.of(op).ok().map(|rank| Action::Factorise { rank });
+                self.decide_all(Target::Weights, of).await?;
             }
             // After what was told: that stands, and what is proposed besides is what it leaves missing.
             if pruning {
@@ -239,11 +246,16 @@ impl Driver {
     }
 
     /// Decides `action` on every convolution and linear layer that the constraints leave free.
-    async fn decide_all(&mut self, target: fn(String) -> Target, action: Action) -> Result<()> {
+    /// Decides on every layer that `action` has something for; it is asked by their operations.
+    async fn decide_all(&mut self, target: fn(String) -> Target, action: impl Fn(&Op) -> Option<Action>) -> Result<()> {
         let card = self.state.card.as_ref().context("the session is not open")?;
-        let layers: Vec<String> = quant::choosable(&card.graph).iter().map(|n| n.name.clone()).collect();
-        for name in layers {
-            let decide = Command::Decide { target: target(name), action: action.clone() };
+        let layers = quant::choosable(&card.graph).into_iter();
+        let layers: Vec<_> = layers.filter_map(|n| Some((n.name.clone(), action(&n.op)?))).collect();
+        if layers.is_empty() {
+            bail!("nothing of that kind can be done to any layer; hint: a lower --factors makes them smaller");
+        }
+        for (name, action) in layers {
+            let decide = Command::Decide { target: target(name), action };
             let answer = self.client.command(decide).await;
             self.taken(answer)?;
         }

@@ -11,7 +11,7 @@ use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, tokenizer_of, vocabulary};
 use crate::model::{ChatTemplate, Family, Imatrix, ImatrixMark, LoadOptions, Model, Tokenizer, printable};
-use crate::prune::{self, Action, Sparsity, Target};
+use crate::prune::{self, Action, Rank, Sparsity, Target};
 use crate::quant::{self, Calibration};
 use crate::recover;
 use crate::words::{counted, counted_as};
@@ -385,6 +385,20 @@ pub fn sparse(model: Model, pattern: &str) -> Result<Model> {
     let of = |n: &crate::graph::Node| (Target::Weights(n.name.clone()), Action::Sparsify { sparsity });
     let actions: Vec<_> = quant::choosable(&model.graph).into_iter().map(of).collect();
     Ok(prune::apply(&model, &[], &actions)?)
+}
+
+/// `model` with low-rank factors for every layer where they are fewer weights.
+pub fn factored(model: Model, rank: &str) -> Result<Model> {
+    let rank: Rank = rank.parse().map_err(UsageError)?;
+    let of = |n: &crate::graph::Node| {
+        Some((Target::Weights(n.name.clone()), Action::Factorise { rank: rank.of(&n.op).ok()? }))
+    };
+    let actions: Vec<_> = quant::choosable(&model.graph).into_iter().filter_map(of).collect();
+    let ranks = prune::ranks(&model.graph, &actions);
+    if ranks.is_empty() {
+        bail!("factors of rank {rank} are no smaller than any layer; hint: a lower --factors");
+    }
+    Ok(prune::split(&model, &ranks)?)
 }
 
 /// Images that give static int8 layers their ranges, and how many at a time.

@@ -7,7 +7,7 @@
 
 use super::{Action, Constraint, Limit, Target};
 use crate::graph::{Graph, Node, NodeId};
-use crate::prune::Group;
+use crate::prune::{self, Group};
 use crate::quant::Precision;
 
 /// Why an action cannot stand.
@@ -83,6 +83,18 @@ pub fn check(
             not_frozen(&Target::Layer(name.clone()), constraints)?;
             Ok(action.clone())
         }
+        (Target::Weights(name), Action::Factorise { rank }) => {
+            let node = layer(name)?;
+            prune::fits(&node.op, *rank).map_err(|why| PlanError::Rows { name: name.clone(), why })?;
+            if let Some(other) = graph.sharing(node) {
+                let why =
+                    format!("its weight is `{}`'s, too; hint: choose a layer with weights of its own", other.name);
+                return Err(PlanError::Rows { name: name.clone(), why });
+            }
+            not_frozen(target, constraints)?;
+            not_frozen(&Target::Layer(name.clone()), constraints)?;
+            Ok(action.clone())
+        }
         (Target::Block(name), Action::RemoveBlock) => {
             let block = block(name)?;
             if block.residual.is_empty() {
@@ -106,6 +118,7 @@ pub fn check(
         (Target::Group(_), Action::Sparsify { .. }) => wrong("sparsify", "name the weights of a layer"),
         (Target::Block(_), Action::Sparsify { .. }) => wrong("sparsify", "name the weights of its layers"),
         (_, Action::Sparsify { .. }) => wrong("sparsify", "name the weights of the layer"),
+        (_, Action::Factorise { .. }) => wrong("factorise", "name the weights of one of its layers"),
         (_, Action::RemoveBlock) => wrong("remove_block", "name a block"),
     }
 }

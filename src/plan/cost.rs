@@ -4,6 +4,9 @@
 //! Invariants: an empty plan changes nothing; counts come from `prune::shrink`, so that they equal what applying yields.
 //! Not here: accuracy (`forecast`), choosing (`planner`) and measuring (`profile`).
 
+mod halves;
+
+use self::halves::Halves;
 use super::curve::{REPEAT, Steps};
 use super::{Action, Estimate, Target};
 use crate::graph::{Graph, Macs, Op, ParamRole, param_shapes};
@@ -84,6 +87,8 @@ struct Totals {
     reachable: Vec<bool>,
     params: u64,
     total: Macs,
+    /// Layers that two stand for.
+    halves: Halves,
 }
 
 /// Cost of a plan in plain numbers: what the planner's inner loop asks for.
@@ -276,7 +281,8 @@ impl Costs {
 
     fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
         let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
-        let new = totals(&graph).ok_or("the changed graph has no shapes")?;
+        let mut new = totals(&graph).ok_or("the changed graph has no shapes")?;
+        new.split(&graph, halves::halves(&graph, actions));
         Ok((graph, new))
     }
 
@@ -307,13 +313,21 @@ impl Costs {
             }
             let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision).instead(&new_node.op);
             let p = if zeros.contains(old_node.name.as_str()) { p.with_zero() } else { p };
-            let same = p == row.precision && old_node.op == new_node.op;
-            let (factor, doubt) =
-                if same { self.elements(row.node, new) } else { self.factor(row, &new_node.op, p, new) };
+            let halves = new.halves.get(&row.node);
+            let same = p == row.precision && old_node.op == new_node.op && halves.is_none();
+            let (factor, doubt) = match halves {
+                Some(halves) => self.factor_of_halves(row, halves, p, new),
+                None if same => self.elements(row.node, new),
+                None => self.factor(row, &new_node.op, p, new),
+            };
             // A kernel of its own that nobody has a time of: about what it takes now is as good a guess as any.
             let lost = |q: Precision| row.steps.as_ref().is_some_and(|s| s.has_own(q) && !s.times(q));
             let untimed = p != row.precision && (lost(p) || lost(row.precision));
-            let bytes = if same { row.bytes } else { stored(row.bytes, &old_node.op, row.precision, &new_node.op, p) };
+            let bytes = match halves {
+                Some(halves) => halves::stored(row.bytes, &old_node.op, row.precision, halves, p),
+                None if same => row.bytes,
+                None => stored(row.bytes, &old_node.op, row.precision, &new_node.op, p),
+            };
             let mut part = self.part(row, factor, doubt, !same, bytes);
             part.spread += if untimed { UNTIMED * row.ms } else { 0.0 };
             each(row, part);
@@ -337,6 +351,11 @@ impl Costs {
         {
             return (now / base.max(1e-9), 0.08);
         }
+        self.factor_by_work(row, precision, totals)
+    }
+
+    /// Where nothing was timed.
+    fn factor_by_work(&self, row: &RowTable, precision: Precision, totals: &Totals) -> (f64, f64) {
         let (old, now) = (self.base.macs.get(row.node), totals.macs.get(row.node));
         let work = |m: Option<&Macs>| m.map_or(0, |m| m.conv_linear.max(m.attention));
         let (factor, mut doubt) = match (work(old), work(now)) {
@@ -384,6 +403,7 @@ fn totals(graph: &Graph) -> Option<Totals> {
         elements: shapes.iter().map(|s| s.iter().product::<usize>() as u64).collect(),
         macs,
         reachable,
+        halves: Halves::new(),
     })
 }
 

@@ -241,7 +241,7 @@ impl Forecaster {
             }
             (Target::Layer(l), Action::Precision { precision }) => self.rounding(curves, l, *precision),
             (Target::Block(b), Action::RemoveBlock) => Some(curves.get(&SensTarget::Block(b.clone()))?.at(0.0)),
-            // Nobody measured what zeros cost.
+            // Nobody measured what zeros or a rank cost.
             (Target::Group(_) | Target::Layer(_) | Target::Block(_) | Target::Weights(_), _) => None,
         }
     }

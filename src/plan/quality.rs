@@ -120,7 +120,8 @@ pub(super) fn kind(target: &Target, action: &Action) -> Option<usize> {
         // What is rounded to few bits is rounded by what is learnt of its inputs, which the scan does not know.
         (_, Action::Precision { precision }) if few_bits(*precision) => Some(4),
         (_, Action::Precision { .. }) => Some(2),
-        (_, Action::Sparsify { .. }) => Some(3),
+        // Both are errors of weights that nobody scanned.
+        (_, Action::Sparsify { .. } | Action::Factorise { .. }) => Some(3),
     }
 }
 

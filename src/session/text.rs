@@ -191,6 +191,7 @@ pub fn action(action: &Action) -> String {
         Action::Precision { precision } => precision.label().to_owned(),
         Action::RemoveBlock => "remove".to_owned(),
         Action::Sparsify { sparsity } => sparsity.to_string(),
+        Action::Factorise { rank } => format!("rank {rank}"),
     }
 }
 

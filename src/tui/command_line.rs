@@ -5,7 +5,7 @@ use crate::config::{Act, ColorLevel, MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
 use crate::plan::Limit;
-use crate::prune::Sparsity;
+use crate::prune::{Rank, Sparsity};
 use crate::quant::Precision;
 use crate::session::{Command, Proposer};
 use ratatui::style::Style;
@@ -47,6 +47,7 @@ pub const COMMANDS: &[Spec] = &[
     ),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
+    spec("factors", "64|25%|off", "two low-rank factors in the place of this row's weights"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("freeze", "[REASON]", "this row's group stays as it is: no new cut of it"),
     spec("heal", "LENGTH [distill|labels|both] | off", "runs train what they made for so long, before it is judged"),
@@ -93,6 +94,7 @@ pub enum Line {
     Commit(Command),
     Colors(ColorLevel),
     Columns(Columns),
+    Factors(Option<Rank>),
     Filter(String),
     /// Binds this row, for a reason.
     Constrain(Limit, String),
@@ -203,6 +205,9 @@ pub fn parse(line: &str) -> Result<Line, String> {
             "agents" => Line::Commit(Command::Propose { by: Proposer::Agents }),
             _ => return needs("planner or agents"),
         },
+        "factors" if rest.is_empty() => return needs("a rank such as 64 or 25%, or off"),
+        "factors" if rest == "off" => Line::Factors(None),
+        "factors" => Line::Factors(Some(rest.parse()?)),
         "report" => Line::Report(text()),
         "rollback" => Line::Send(Command::RollBack { reason: text() }),
         "rehearse" => Line::Commit(Command::Rehearse),
@@ -298,6 +303,7 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
                 "columns" => Columns::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
                 "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
                 "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
+                "factors" => ["25%", "50%", "off"].map(str::to_owned).to_vec(),
                 "control" => ["0.8", "0.7", "off"].map(str::to_owned).to_vec(),
                 "level" => ["auto", "0", "1"].map(str::to_owned).to_vec(),
                 "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),

@@ -6,11 +6,12 @@
 use super::app::{App, Draft, Level, Pane, Sent, Shown, View};
 use super::list::RowRef;
 use super::modal::Ask;
+use super::standing;
 use super::table::{Block, Layer};
 use crate::config::Act;
 use crate::config::text::clean;
 use crate::plan::{Action, DecisionId, Target, same_cut};
-use crate::prune::Group;
+use crate::prune::{Group, Rank};
 use crate::quant::Precision;
 use crate::session::{Command, Standing};
 
@@ -240,7 +241,7 @@ impl App {
         let what = match (ids.len(), &first.target) {
             (1, Target::Group(n)) => format!("cutting {}", clean(n)),
             (1, Target::Layer(n)) => format!("{}'s precision", clean(n)),
-            (1, Target::Weights(n)) => format!("zeros in {}", clean(n)),
+            (1, Target::Weights(n)) => format!("{} of {}", standing::kind(&first.target), clean(n)),
             (1, Target::Block(n)) => format!("removing {}", clean(n)),
             (n, _) => format!("{n} decisions"),
         };
@@ -263,10 +264,28 @@ impl App {
         let original = || self.state.profile_of(0)?.rows.iter().find(|r| r.name == layer).map(|r| r.precision);
         match shown.action {
             Action::Precision { precision } => precision,
-            Action::Keep | Action::Prune { .. } | Action::RemoveBlock | Action::Sparsify { .. } => {
-                original().unwrap_or(Precision::F32)
-            }
+            Action::Keep
+            | Action::Prune { .. }
+            | Action::RemoveBlock
+            | Action::Sparsify { .. }
+            | Action::Factorise { .. } => original().unwrap_or(Precision::F32),
         }
+    }
+
+    /// Gives the row's weights low-rank factors, or takes the wish for them back.
+    pub(super) fn set_factors(&mut self, rank: Option<Rank>) {
+        let Some(name) = self.row_weighty().map(|l| l.name.clone()) else {
+            return self.nothing("this row has no weights of its own");
+        };
+        let node = self.state.card.as_ref().and_then(|c| Some(c.graph.node(c.graph.by_name(&name)?)));
+        let action = match (rank, node) {
+            (Some(rank), Some(node)) => match rank.of(&node.op) {
+                Ok(rank) => Action::Factorise { rank },
+                Err(why) => return self.nothing(why),
+            },
+            _ => Action::Keep,
+        };
+        self.set_draft(Target::Weights(name), action)
     }
 
     /// Units that `target`'s group keeps as things stand.

@@ -68,9 +68,9 @@ impl App {
 pub fn kind(target: &Target) -> &'static str {
     match target {
         Target::Group(_) => "cuts",
-        Target::Layer(_) => "precision, zeros",
+        Target::Layer(_) => "precision, zeros, factors",
         Target::Block(_) => "removal",
-        Target::Weights(_) => "zeros",
+        Target::Weights(_) => "zeros or factors",
     }
 }
 

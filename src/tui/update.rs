@@ -495,6 +495,7 @@ impl App {
                 let target = Target::Weights(l.name.clone());
                 self.set_draft(target, sparsity.map_or(Action::Keep, |sparsity| Action::Sparsify { sparsity }))
             }
+            Line::Factors(rank) => self.set_factors(rank),
             Line::Lift => {
                 let targets: Vec<Target> = self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
                 let bound: Vec<Target> =

@@ -107,11 +107,15 @@ pub(crate) fn source(graph: &Graph, weights: &str) -> String {
         Op::Attention(op::Attention { heads, v_dim, .. }) => Some(format!("({heads}, {v_dim})")),
         _ => None,
     });
+    let bases =
+        graph.factored().into_iter().filter_map(|(first, _)| first.param(ParamRole::Weight)?.strip_suffix(".0.weight"));
+    let factors: Vec<String> = bases.map(quote).collect();
     let _ = write!(
         t,
-        "\nWEIGHTS = {}\nREMOVED = [{}]\nGROUPS = {{\n{groups}}}\nATTENTION = {{\n{heads}}}\n\n\n",
+        "\nWEIGHTS = {}\nREMOVED = [{}]\nFACTORS = [{}]\nGROUPS = {{\n{groups}}}\nATTENTION = {{\n{heads}}}\n\n\n",
         quote(weights),
-        removed.join(", ")
+        removed.join(", "),
+        factors.join(", ")
     );
     t.push_str("class Net(_Tensors):\n    def __init__(self, tensors):\n        super().__init__()\n");
     t.push_str("        for name, trained in (\n");

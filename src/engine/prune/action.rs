@@ -15,7 +15,7 @@ pub enum Target {
     Layer(String),
     /// A removable residual block by name.
     Block(String),
-    /// The weights of a conv or linear node by name (for masks).
+    /// The weights of a conv or linear node by name (for masks and low-rank factors).
     Weights(String),
 }
 
@@ -76,5 +76,10 @@ pub enum Action {
     /// Set weights to zero by magnitude, after everything else that changes them.
     Sparsify {
         sparsity: Sparsity,
+    },
+    /// Replace weights by two factors of `rank`, after what was cut was re-fitted; a layer that was cut until they would be
+    /// no smaller stays whole.
+    Factorise {
+        rank: u32,
     },
 }

@@ -8,6 +8,7 @@ use super::action::{Action, Target};
 use super::edit::{Edits, stand_ins};
 use super::error::Result;
 use super::group::Group;
+use super::lowrank::{flatten, ranks};
 use crate::graph::{Graph, Op, ParamRole, PositionBias, Precision, WeightFormat, op};
 use crate::model::{Model, Param, ParamStore};
 use std::collections::{HashMap, HashSet};
@@ -20,7 +21,8 @@ pub fn shrink(graph: &Graph, groups: &[Group], actions: &[(Target, Action)]) -> 
     shrunk(graph, &edits)
 }
 
-/// The model after `actions`, a pure function of the two. Kept units must be resolved.
+/// The model after `actions`, a pure function of the two. Kept units must be resolved. Layers with a rank have the weights that it leaves, in
+/// one piece ([`super::split`] makes two of each).
 pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<Model> {
     let edits = Edits::new(&model.graph, groups, actions, false)?;
     let graph = shrunk(&model.graph, &edits)?;
@@ -40,6 +42,8 @@ pub fn apply(model: &Model, groups: &[Group], actions: &[(Target, Action)]) -> R
     let info = model.info.clone();
     let mut model = Model { graph: Arc::new(graph), params, precision, info, origin: model.origin.clone() };
     hold_zeros(&mut model, actions);
+    let ranks = ranks(&model.graph, actions);
+    flatten(&mut model, &ranks)?;
     widen(&mut model);
     model.info.hash = model.params.hash();
     Ok(model)

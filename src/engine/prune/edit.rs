@@ -6,6 +6,7 @@
 use super::action::{Action, Target};
 use super::error::{PruneError, Result, nearest};
 use super::group::Group;
+use super::lowrank;
 use super::sparsity::Sparsity;
 use crate::graph::{Graph, NodeId, Op, Precision};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -84,6 +85,11 @@ impl Edits {
                     sparsity.check_on(layer(name)?).map_err(|why| mismatch("sparsify", why))?;
                     sparse.insert(name, *sparsity);
                 }
+                (Target::Weights(name), Action::Factorise { rank }) => {
+                    let unfit = |why| PruneError::Rank { node: name.clone(), why };
+                    lowrank::fits(layer(name)?, *rank).map_err(unfit)?;
+                    sparse.remove(name.as_str());
+                }
                 (Target::Group(_) | Target::Block(_) | Target::Weights(_), Action::Precision { .. }) => {
                     return Err(mismatch("precision", "a precision belongs to a layer"));
                 }
@@ -92,6 +98,9 @@ impl Edits {
                 }
                 (Target::Group(_) | Target::Layer(_) | Target::Block(_), Action::Sparsify { .. }) => {
                     return Err(mismatch("sparsify", "name the weights that get zeros"));
+                }
+                (Target::Group(_) | Target::Layer(_) | Target::Block(_), Action::Factorise { .. }) => {
+                    return Err(mismatch("factorise", "name the weights that get factors"));
                 }
                 (Target::Layer(_) | Target::Block(_) | Target::Weights(_), Action::Prune { .. }) => {
                     return Err(mismatch("prune", "name the group whose units are pruned"));

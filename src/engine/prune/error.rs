@@ -33,6 +33,12 @@ pub enum PruneError {
         "group `{group}` does not fit this model: `{node}` has no axis {axis} of that length; hint: find groups on the graph they are applied to"
     )]
     Foreign { group: String, node: String, axis: usize },
+    #[error("`{node}`: {why}")]
+    Rank { node: String, why: String },
+    #[error(
+        "no low-rank factors of `{node}` were found; hint: are its weights numbers, and is none called like its halves?"
+    )]
+    NoFactors { node: String },
     #[error("no gradients were given for `{node}`; hint: this importance needs calibration images")]
     NoGradients { node: String },
     #[error(transparent)]

@@ -13,7 +13,7 @@ use super::rounding::WIDEST;
 use super::segment::{FitTarget, fit_target, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
-use crate::graph::{Graph, NodeId, Op, ParamRole, Precisions, shapes};
+use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
 use crate::prune::{Masks, Normal, Sparsity, learnt, sparsegpt, wanda};
 use crate::words::counted;
 use candle_core::{Device, Tensor};
@@ -59,13 +59,10 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
         (false, false) => format!("refit {layers}, masks {}", state.options.masks.label()),
     };
     let plain = state.plainly_masked()?;
-    // Rounding comes later, and is learnt then: until that weights are as they were filed, and those that change are not rounded.
     let graph = state.model.graph.clone();
     let changed: HashSet<&str> =
         stretches.iter().flat_map(|s| &s.layers).map(|id| graph.node(*id).name.as_str()).collect();
-    let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
-    let undecided: Precisions = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
-    let decided = std::mem::replace(&mut state.model.precision, undecided);
+    let decided = state.unrounded(&changed);
     let before = batchnorm::loss(state, &plain.params, &images)?;
     let mut walk = Walk::start(state, &images)?;
     let (mut done, mut samples) = (0, 0);

@@ -1,4 +1,4 @@
-//! Repair without training: least-squares re-fit, batch-norm re-estimation and rounding that knows the activations; and the ranges of static int8 inputs, which
+//! Repair without training: least-squares re-fit, low-rank factors, batch-norm re-estimation and rounding that knows the activations; and the ranges of static int8 inputs, which
 //! too are found by running images. These are the stages of a recipe: `stage` names them, `compress` runs them. And the importances
 //! of weights' columns, which are no stage (`importance`).
 
@@ -7,6 +7,7 @@ mod blocks;
 mod compress;
 mod cuts;
 mod error;
+mod factors;
 mod importance;
 mod language;
 mod loss;

@@ -30,6 +30,7 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     }
     // Of the weights that will run.
     state.settle()?;
+    state.split()?;
     let options = state.options;
     let picks: Vec<usize> = state.shuffled().into_iter().take(options.range_images.max(1)).collect();
     let batches = state.calib.parts(&picks, RANGE_BATCH);

@@ -12,13 +12,14 @@ use super::segment::{fit_target, only_token, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
 use super::{RepairError, sample};
-use crate::graph::{Graph, Node, NodeId, Op, ParamRole, WeightFormat, op, shapes};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, Precision, WeightFormat, op, shapes};
 use crate::model::int4::Int4;
 use crate::model::{Model, Param, ParamStore};
 use crate::quant::{Grid, gptq};
 use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use std::borrow::Cow;
 use std::time::Instant;
 
 /// Columns of a weight that is learnt at most: four matrices of them are in memory at a time. Wider ones are rounded to the nearest.
@@ -26,7 +27,7 @@ pub(super) const WIDEST: usize = 6144;
 
 /// Roundings that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
-    blocks::repairs(state) + learnable(&state.model).len()
+    blocks::repairs(state) + learnable(state).len()
 }
 
 /// Rounds weights for the inputs that they get.
@@ -40,20 +41,25 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     // Of the weights that will run: a mask's zeros are not filled by what others round away.
     state.settle()?;
     let images = state.images()?;
+    // What becomes two weights is rounded to the nearest, as two.
+    let aside: Vec<(String, Precision)> =
+        state.ranks.keys().filter_map(|n| state.model.precision.nodes.remove_entry(n)).collect();
     blocks::run(state, &images)?;
-    let layers = learnable(&state.model);
+    let layers = learnable(state);
     let stretches = stretches(state, &|i| layers.contains(&i));
     if stretches.iter().any(|s| !s.layers.is_empty()) {
         let mut walk = Walk::start(state, &images)?;
         stretches.iter().try_for_each(|stretch| pass(&mut walk, stretch))?;
     }
+    aside.into_iter().for_each(|(name, p)| state.model.precision.set(name, p));
     state.rounded();
     Ok(())
 }
 
 /// Indices of the layers whose rounding is learnt: those with codes of our own that are not rounded yet, but of language models, which
 /// have many layers and take long to judge.
-fn learnable(model: &Model) -> Vec<usize> {
+fn learnable(state: &State) -> Vec<usize> {
+    let model = &state.model;
     if model.graph.vocabulary().is_some() {
         return Vec::new();
     }
@@ -68,6 +74,8 @@ fn learnable(model: &Model) -> Vec<usize> {
             && columns <= WIDEST
             // What else reads the weight was not asked.
             && model.graph.sharing(n).is_none()
+            // Two weights, later.
+            && !state.ranks.contains_key(&n.name)
     };
     model.graph.live().filter(|(_, n)| wanted(n)).map(|(id, _)| id.index()).collect()
 }
@@ -170,6 +178,39 @@ impl Inputs {
         Ok(())
     }
 
+    pub fn columns(&self) -> usize {
+        self.sum.len()
+    }
+
+    /// The Gram matrix to fit by: of the rows less their mean, where that is made up for.
+    pub fn seen(&self, mean_kept: bool) -> Cow<'_, [f64]> {
+        if mean_kept { self.centred().into() } else { (&self.gram).into() }
+    }
+
+    /// What can be moved to keep the mean output of layer `id`: its own bias, or the mean that the norm after it takes away, with the sign of each.
+    pub fn movable<'g>(&self, graph: &'g Graph, id: NodeId) -> Option<(&'g str, f64)> {
+        let norm = fit_target(graph, &graph.consumers(), id).norm.map(|n| graph.node(n));
+        let mean = norm.filter(|n| matches!(n.op, Op::BatchNorm2d(_))).and_then(|n| n.param(ParamRole::Mean));
+        graph.node(id).param(ParamRole::Bias).map(|b| (b, 1.0)).or(mean.map(|m| (m, -1.0)))
+    }
+
+    /// Moves `to` by what the mean output loses where weights `old` become `new`.
+    pub fn keep_mean(
+        &self,
+        params: &mut ParamStore,
+        (to, sign): (&str, f64),
+        (old, new): (&[f32], &[f32]),
+    ) -> Result<(), RepairError> {
+        let columns = self.columns();
+        let mut shift = params.get(to)?.values().into_owned();
+        let lines = old.chunks_exact(columns).zip(new.chunks_exact(columns));
+        for (s, (old, new)) in shift.iter_mut().zip(lines) {
+            let lost: f64 = (0..columns).map(|i| f64::from(old[i] - new[i]) * self.mean(i)).sum();
+            *s += (sign * lost) as f32;
+        }
+        Ok(params.set(to, shift)?)
+    }
+
     /// The mean of column `i`.
     fn mean(&self, i: usize) -> f64 {
         self.sum[i] / self.rows.max(1.0)
@@ -191,12 +232,8 @@ fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<O
     let (weight, format) = (model.params.get(name)?, model.precision.get(&node.name).weights());
     let columns = inputs.sum.len();
     let Some(grid) = grid(format, columns) else { return Ok(None) };
-    // What can be moved: the layer's own bias, or the mean that the norm after it takes away, with the sign of each.
-    let norm = fit_target(graph, &graph.consumers(), id).norm.map(|n| graph.node(n));
-    let mean = norm.filter(|n| matches!(n.op, Op::BatchNorm2d(_))).and_then(|n| n.param(ParamRole::Mean));
-    let moved = node.param(ParamRole::Bias).map(|b| (b, 1.0)).or(mean.map(|m| (m, -1.0)));
-    let gram = if moved.is_some() { inputs.centred() } else { inputs.gram.clone() };
-    let values = weight.values();
+    let moved = inputs.movable(graph, id);
+    let (gram, values) = (inputs.seen(moved.is_some()), weight.values());
     let Some(found) = gptq(&values, &gram, grid) else { return Ok(None) };
     let (shape, rows) = (weight.shape().to_vec(), values.len() / columns.max(1));
     let rounded = match format {
@@ -208,15 +245,8 @@ fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<O
     };
     let Some(rounded) = rounded else { return Ok(None) };
     let mut params = model.params.clone();
-    if let Some((to, sign)) = moved {
-        let new = rounded.values();
-        let mut shift = model.params.get(to)?.values().into_owned();
-        let lines = values.chunks_exact(columns).zip(new.chunks_exact(columns));
-        for (s, (old, new)) in shift.iter_mut().zip(lines) {
-            let lost: f64 = (0..columns).map(|i| f64::from(old[i] - new[i]) * inputs.mean(i)).sum();
-            *s += (sign * lost) as f32;
-        }
-        params.set(to, shift)?;
+    if let Some(moved) = moved {
+        inputs.keep_mean(&mut params, moved, (&values, &rounded.values()))?;
     }
     params.insert(name, rounded);
     Ok(Some(params))

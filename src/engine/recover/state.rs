@@ -15,7 +15,7 @@ use candle_core::Tensor;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -36,6 +36,8 @@ pub(super) struct State<'a> {
     pub changed: bool,
     /// Masks that are not laid over the model yet, by layer: the re-fit of a language model chooses what they are.
     pub masks: HashMap<String, Sparsity>,
+    /// Ranks of layers whose factors are not chosen yet or still in one piece.
+    pub ranks: BTreeMap<String, u32>,
     images: Option<Rc<Images>>,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
@@ -80,6 +82,7 @@ impl<'a> State<'a> {
             kept: HashMap::new(),
             changed: false,
             masks: HashMap::new(),
+            ranks: BTreeMap::new(),
             images: None,
             loose: false,
             rounded: false,
@@ -112,15 +115,21 @@ impl<'a> State<'a> {
                 _ => {}
             }
         }
-        let later = |t: &Target| matches!(t, Target::Weights(name) if self.masks.contains_key(name));
-        let now: Vec<_> = self.actions.iter().filter(|(t, _)| !later(t)).cloned().collect();
+        let later = |(t, a): &(Target, Action)| match (t, a) {
+            (Target::Weights(_), Action::Factorise { .. }) => self.options.stages.has(Stage::Factors),
+            (Target::Weights(name), _) => self.masks.contains_key(name),
+            _ => false,
+        };
+        let now: Vec<_> = self.actions.iter().filter(|a| !later(a)).cloned().collect();
         self.loose |= now.len() < self.actions.len();
         self.model = prune::apply(self.original, self.groups, &now)?;
         prune::hold_zeros(&mut self.model, self.actions);
         self.kept = prune::kept_indices(&self.original.graph, self.groups, self.actions)?;
         let (before, after) = (&self.original.graph, &self.model.graph);
-        self.changed =
-            !self.kept.is_empty() || after.output != before.output || before.reachable() != after.reachable();
+        self.ranks = prune::ranks(after, self.actions);
+        self.changed = !(self.kept.is_empty() && self.ranks.is_empty())
+            || after.output != before.output
+            || before.reachable() != after.reachable();
         Ok(())
     }
 
@@ -175,6 +184,29 @@ impl<'a> State<'a> {
         Ok(())
     }
 
+    /// Puts the precisions aside that rounding, which comes later, is learnt for: until then weights are as they were filed, and those of
+    /// layers that are `changed` not rounded. Returns what was decided. Of other networks than language models all stay.
+    pub fn unrounded(&mut self, changed: &HashSet<&str>) -> Precisions {
+        let decided = self.model.precision.clone();
+        if self.original.graph.is_language_model() {
+            let undecided = self.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
+            self.model.precision = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
+        }
+        decided
+    }
+
+    /// Makes two layers of every one that has factors. From then on nodes are not the original's.
+    ///
+    /// # Errors
+    /// Names that are taken.
+    pub fn split(&mut self) -> Result<(), RepairError> {
+        let ranks = std::mem::take(&mut self.ranks);
+        if !ranks.is_empty() {
+            self.model = prune::split(&self.model, &ranks)?;
+        }
+        Ok(())
+    }
+
     /// The model as it is, with all masks by magnitude.
     ///
     /// # Errors
@@ -220,6 +252,7 @@ impl<'a> State<'a> {
     /// As [`State::settle`].
     pub fn finish(mut self) -> Result<Model, RepairError> {
         self.settle()?;
+        self.split()?;
         self.used.hash = if self.picked.is_empty() { None } else { self.calib.seen(self.picked) };
         (self.say)(RepairUpdate::Used(self.used));
         Ok(self.model)

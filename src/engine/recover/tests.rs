@@ -137,7 +137,7 @@ fn progress_counts_the_repairs_that_are_tried() {
 fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
     let usual = RepairOptions::default();
     let text = serde_json::to_string(&usual).expect("JSON");
-    assert!(text.contains(r#""stages":["apply","refit","batch_norm","round","ranges"]"#), "{text}");
+    assert!(text.contains(r#""stages":["apply","refit","factors","batch_norm","round","ranges"]"#), "{text}");
     assert_eq!(serde_json::from_str::<RepairOptions>(&text).expect("read"), usual);
 
     // As recipes were written before.
@@ -151,17 +151,18 @@ fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
     // They rounded to the nearest, and masks went by magnitude.
     let masks = prune::Masks::Magnitude;
     let without = |stages| RepairOptions { stages, masks, ..RepairOptions::default() };
-    let nearest = || Stages::default().without(Stage::Round);
+    let nearest = || Stages::default().without(Stage::Round).without(Stage::Factors);
     assert_eq!(old(true, true), without(nearest()));
     assert_eq!(old(false, true), without(nearest().without(Stage::Refit)));
     assert_eq!(old(true, false), without(nearest().without(Stage::BatchNorm)));
 
     assert_eq!(Stages::default().without(Stage::Apply), Stages::default());
-    let late = r#"["apply","round","refit"]"#;
-    for bad in
-        ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#, late]
+    let late = [r#"["apply","round","refit"]"#, r#"["apply","factors","refit"]"#, r#"["apply","round","factors"]"#];
+    for bad in ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#]
+        .into_iter()
+        .chain(late)
     {
-        let text = text.replace(r#"["apply","refit","batch_norm","round","ranges"]"#, bad);
+        let text = text.replace(r#"["apply","refit","factors","batch_norm","round","ranges"]"#, bad);
         assert!(serde_json::from_str::<RepairOptions>(&text).is_err(), "{bad}");
     }
 }

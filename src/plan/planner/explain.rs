@@ -287,6 +287,7 @@ pub(super) fn rationale(
         }
         Action::RemoveBlock => text.push_str(" Its shortcut carries the signal on."),
         Action::Sparsify { .. } => text.push_str(" No kernel here skips zeros: it is for hardware that does."),
+        Action::Factorise { .. } => text.push_str(" Two thinner products stand for one."),
         Action::Keep => {}
     }
     if let Some(c) = input.constraints.iter().find(|c| c.target == *target) {
@@ -300,6 +301,7 @@ fn action_words(input: &PlannerInput, target: &Target, action: &Action) -> Strin
         Action::Keep => "stays whole.".into(),
         Action::RemoveBlock => "goes.".into(),
         Action::Sparsify { sparsity } => format!("gets zeros ({sparsity})."),
+        Action::Factorise { rank } => format!("becomes two factors of rank {rank}."),
         Action::Precision { precision } => format!("runs in {}.", precision.label()),
         Action::Prune { ratio, .. } => {
             let Some(g) = input.groups.iter().find(|g| g.id == target.name()) else { return "is cut.".into() };

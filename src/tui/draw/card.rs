@@ -224,6 +224,7 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
         Target::Weights(_) | Target::Block(_) => {
             let what = match &s.target {
                 Target::Block(name) => format!("block {} ", clean(name)),
+                _ if matches!(s.action, Action::Factorise { .. }) => "factors ".to_owned(),
                 _ => "zeros ".to_owned(),
             };
             spans.push(span(what, pal.fg(Role::Dim)));

@@ -361,6 +361,7 @@ pub(super) fn brief(action: &Action, ascii: bool) -> String {
         Action::Precision { precision } => precision.label().into(),
         Action::RemoveBlock => "drop".into(),
         Action::Sparsify { sparsity } => sparsity.to_string(),
+        Action::Factorise { rank } => format!("rank {rank}"),
     }
 }
 

@@ -83,6 +83,11 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
         let hint = "convert the original with llama.cpp's convert_hf_to_gguf.py, and open that file";
         return Err(unfit(Unfit::new(why, hint)));
     }
+    if let Some((_, layer)) = model.graph.factored().first() {
+        let why =
+            format!("`{}` is two low-rank factors, and it has words for one weight alone", printable(&layer.name));
+        return Err(unfit(Unfit::new(why, "export as safetensors or pytorch, or leave the factors out")));
+    }
     let names = called(&model.graph, Source::Gguf).ok_or_else(|| {
         unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
     })?;
