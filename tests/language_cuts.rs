@@ -173,3 +173,42 @@ fn what_cannot_be_is_said_before_anything_is_measured() {
     refused(&["convert", &model, "--prune", "10%"], "--calib");
     refused(&["convert", "demo:vit", "--prune", "10%", "--calib", "synthetic:calib"], "--prune is for language models");
 }
+
+#[test]
+fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
+    let texts = Texts::new();
+    let rig = &texts.rig;
+    let model = fixture("language/llama.gguf");
+    let out = rig.path("factors.safetensors");
+    let said = texts.made(&model, &out, &["--factors", "25%"]);
+    let notes = said["notes"].to_string();
+    assert!(notes.contains("become two factors of rank 25%") && notes.contains("factors of "), "{notes}");
+    let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
+    let pairs = made.graph.factored();
+    assert!(!pairs.is_empty());
+    for (first, second) in &pairs {
+        let (Op::Linear(a), Op::Linear(b)) = (&first.op, &second.op) else { panic!("{} is linear", second.name) };
+        assert_eq!(a.out_features, b.in_features);
+        assert!(a.out_features * (a.in_features + b.out_features) < a.in_features * b.out_features);
+    }
+    assert!(weights(&out) < weights(&model));
+    let plain = ["eval", &model, "--data", &texts.eval, "--window", "13", "--against", &model, "--factors", "25%"];
+    let plain = rig.json(&plain)["against"]["kl_divergence"]["mean"].as_f64().expect("a divergence");
+    let learnt = texts.kl(&out, &model);
+    assert!(learnt > 0.0 && learnt < plain, "{learnt} by text, {plain} by weights alone");
+
+    // What cannot be is said before anything is learnt.
+    let asked = |with: &[&str], out: &str| {
+        let usual = ["convert", &model, "--calib", &texts.calib, "--window", "13", "--out", out];
+        let (code, _, said) = rig.paring(&[&usual[..], with].concat());
+        (code, said)
+    };
+    let gguf = rig.path("factors.gguf");
+    let (code, said) = asked(&["--factors", "25%"], &gguf);
+    assert!(code == Some(1) && said.contains("two low-rank factors") && said.contains("hint: "), "{said}");
+    assert!(!Path::new(&gguf).exists() && !said.contains("re-fit"), "{said}");
+    let (code, said) = asked(&["--factors", "x"], &rig.path("x.safetensors"));
+    assert!(code == Some(2) && said.contains("`x` is no rank"), "{said}");
+    let (code, said) = asked(&["--factors", "100000"], &rig.path("x.safetensors"));
+    assert!(code == Some(1) && said.contains("no smaller than any of"), "{said}");
+}

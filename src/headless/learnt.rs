@@ -170,7 +170,7 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
             Value::Null,
         ));
     }
-    let stages = Stages::new(vec![Stage::Apply, Stage::Refit, Stage::Factors, Stage::Round])?;
+    let stages = Stages::new(vec![Stage::Apply, Stage::Refit, Stage::Round])?;
     let options = RepairOptions { stages, masks: decided.masks, ..RepairOptions::default() };
     let (mut steps, mut used) = (Vec::new(), RepairUse::default());
     let mut line = progress_line("learn");

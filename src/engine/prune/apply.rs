@@ -78,7 +78,13 @@ pub fn widen(model: &mut Model) {
 /// # Errors
 /// As [`apply`].
 pub fn sparsify(model: &mut Model, groups: &[Group], actions: &[(Target, Action)]) -> Result<()> {
-    let masks: Vec<_> = actions.iter().filter(|(t, _)| matches!(t, Target::Weights(_))).cloned().collect();
+    // Factors take a layer's zeros back; whether they are still smaller than what was cut is no matter here.
+    let mask = |(target, action): &(Target, Action)| match (target, action) {
+        (Target::Weights(_), Action::Factorise { .. }) => Some((target.clone(), Action::Keep)),
+        (Target::Weights(_), _) => Some((target.clone(), action.clone())),
+        _ => None,
+    };
+    let masks: Vec<_> = actions.iter().filter_map(mask).collect();
     if masks.is_empty() {
         return Ok(());
     }

@@ -91,7 +91,9 @@ fn two_layers_stand_for_one() {
     assert!(near(&logits(&flat), &logits(&two)) < 1e-5);
     assert!(near(&logits(&flat), &logits(&model)) > 1e-3, "and something was lost");
     let names: Vec<&str> = two.params.iter().map(|(n, _)| n).collect();
-    for name in ["linear.0.weight", "linear.1.weight", "linear.1.bias", "layer2.0.conv1.0.weight", "layer2.0.conv1.1.weight"] {
+    for name in
+        ["linear.0.weight", "linear.1.weight", "linear.1.bias", "layer2.0.conv1.0.weight", "layer2.0.conv1.1.weight"]
+    {
         assert!(names.contains(&name), "{name}");
     }
     assert!(!names.contains(&"linear.weight") && !names.contains(&"linear.bias"));

@@ -5,7 +5,7 @@
 
 use super::stage::Stage;
 use super::state::State;
-use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, factors, language, ranges, rounding, walk};
+use super::{RepairError, RepairOptions, RepairUpdate, batchnorm, language, ranges, rounding, walk};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::model::Model;
@@ -36,7 +36,6 @@ pub fn compress(
             }
             Stage::Refit if is_text(&state) => language::run(&mut state)?,
             Stage::Refit => walk::run(&mut state)?,
-            Stage::Factors => factors::run(&mut state)?,
             Stage::BatchNorm => batchnorm::run(&mut state)?,
             Stage::Round => rounding::run(&mut state)?,
             Stage::Ranges => ranges::run(&mut state)?,
@@ -54,7 +53,6 @@ fn repairs(stage: Stage, state: &State) -> usize {
     match stage {
         Stage::Refit if is_text(state) => language::repairs(state),
         Stage::Refit => walk::repairs(state),
-        Stage::Factors => factors::repairs(state),
         Stage::BatchNorm => batchnorm::repairs(state),
         Stage::Round => rounding::repairs(state),
         Stage::Apply | Stage::Ranges => 0,

@@ -1,117 +1,83 @@
-//! Low-rank factors by what a layer reads: of all weights of a rank those with the least error of its outputs on calibration data, in the network
-//! compressed so far. Where the layer or the norm after it has something to add, what is lost of the mean output goes there.
+//! Low-rank factors by what a layer reads: of all weights of a rank those with the least error of its outputs on calibration images, in the network
+//! compressed so far; once of the weights as they are and once of those re-fitted to what the original's layer gives, so that what earlier layers lost
+//! is corrected (reduced-rank regression). Where the layer or the norm after it has something to add, what is lost of the mean output goes there. Of these
+//! and the truncated singular value decomposition the one stays with which the calibration loss is least.
 //!
-//! All together are held against the truncated singular value decompositions by the network's answer. The weights stay in one piece until the
-//! recipe's end (`State::split`), so that nodes are those of the original. Not here: the arithmetic (`prune::lowrank`).
+//! The weights stay in one piece until the recipe's end (`State::split`), so that nodes are those of the original. Not here: the arithmetic
+//! (`prune::lowrank`), language models (`language`).
 
 use super::RepairError;
-use super::batchnorm;
-use super::rounding::{Inputs, WIDEST};
-use super::segment::part;
-use super::state::State;
-use super::walk::{Stretch, Walk, stretches};
-use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
-use crate::prune::{self, Factors};
-use crate::words::counted;
+use super::refit::{Layer, refit};
+use super::rounding::Inputs;
+use super::sample;
+use super::walk::{Judge, Walk};
+use crate::graph::{Graph, NodeId, ParamRole, shapes};
+use crate::model::ParamStore;
+use crate::prune::Factors;
+use candle_core::Tensor;
 use std::time::Instant;
 
-/// Repairs that [`run`] will try: all layers are judged at once.
-pub(super) fn repairs(state: &State) -> usize {
-    usize::from(!state.ranks.is_empty())
-}
-
-/// Gives layers that have a rank the weights of it that suit what they read.
+/// Gives a layer that has a rank its weights; returns the calibration loss with them.
 ///
 /// # Errors
 /// Unreadable calibration data, execution failures, cancellation (looked for before every batch).
-pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
-    if state.ranks.is_empty() {
-        return Ok(());
-    }
-    let started = Instant::now();
-    let name = format!("factors of {}", counted(state.ranks.len(), "layer"));
-    state.trying(&name);
-    let images = state.images()?;
-    let graph = state.model.graph.clone();
-    let ranked = |i: usize| {
-        let node = &graph.nodes[i];
-        let columns = node
-            .param(ParamRole::Weight)
-            .and_then(|w| state.model.params.get(w).ok())
-            .map(|p| p.shape()[1..].iter().product());
-        state.ranks.contains_key(&node.name) && columns.is_some_and(|c: usize| c <= WIDEST)
-    };
-    let stretches = stretches(state, &ranked);
-    let mut plain = state.model.clone();
-    prune::flatten(&mut plain, &state.ranks)?;
-    let names: Vec<String> = state.ranks.keys().cloned().collect();
-    let decided = state.unrounded(&names.iter().map(String::as_str).collect());
-    let before = batchnorm::loss(state, &plain.params, &images)?;
-    let full = state.model.params.clone();
-    // Those of more columns than sums are kept of.
-    for name in &names {
-        let weight = graph.by_name(name).and_then(|id| graph.node(id).param(ParamRole::Weight));
-        if let Some((weight, p)) = weight.and_then(|w| Some((w, plain.params.get(w).ok()?))) {
-            state.model.params.insert(weight, p.clone());
-        }
-    }
-    let mut walk = Walk::start(state, &images)?;
-    let mut samples = 0;
-    for (i, stretch) in stretches.iter().enumerate() {
-        let found = pass(&mut walk, &graph, stretch, (&full, i + 1 < stretches.len()))?;
-        samples = samples.max(found);
-    }
-    state.tried();
-    let after = batchnorm::loss(state, &state.model.params, &images)?;
-    if !state.judged(name, (before, after), samples, started) {
-        state.model.params = plain.params;
-    }
-    state.model.precision = decided;
-    Ok(())
-}
-
-/// Gives the stretch's layers their weights, of those that they had whole, and moves on to its end where there is more; how many samples there were.
-fn pass(
+pub(super) fn choose(
     walk: &mut Walk,
-    graph: &Graph,
-    stretch: &Stretch,
-    (full, more): (&crate::model::ParamStore, bool),
-) -> Result<u64, RepairError> {
-    let shapes = shapes(graph)?;
-    let mut samples = 0;
-    let source = |id: &NodeId| graph.node(*id).inputs.first().copied();
-    let linear = |id: &NodeId| matches!(graph.node(*id).op, Op::Linear(_));
-    // Queries, keys and values read the same.
-    for together in stretch.layers.chunk_by(|a, b| linear(a) && linear(b) && source(a) == source(b)) {
-        let inputs = Inputs::gather(walk, graph, stretch.from, together[0], &shapes)?;
-        samples = samples.max(inputs.rows as u64);
-        for &id in together {
-            fit(walk.state, graph, id, (full, &inputs))?;
-        }
+    (part, from, to): (&Graph, NodeId, NodeId),
+    layer: &Layer,
+    targets: &[sample::Target],
+    judge: &mut Judge,
+) -> Result<f64, RepairError> {
+    let started = Instant::now();
+    let graph = walk.state.model.graph.clone();
+    let name = format!("factors of {}", graph.node(layer.id).name);
+    walk.state.trying(&name);
+    let inputs = Inputs::gather(walk, &graph, from, layer.id, &shapes(&graph)?)?;
+    let options = walk.state.options;
+    let chunks: Vec<&Tensor> = walk.chunks.iter().filter(|c| c.answer.is_none()).map(|c| &c.compressed).collect();
+    let refitted = refit(&walk.state.model, part, layer, &chunks, targets, options.lambda, walk.state.cancel)?;
+    let old = walk.state.model.params.clone();
+    let mut tried = Vec::new();
+    for (of, by) in [(Some(&old), None), (Some(&old), Some(&inputs)), (refitted.as_ref(), Some(&inputs))] {
+        let Some(made) = of.map(|params| factored(walk, &graph, layer.id, params, by)).transpose()?.flatten() else {
+            continue;
+        };
+        walk.state.model.params = made;
+        tried.push((walk.loss_through(part, to, judge)?, walk.state.model.params.clone()));
     }
-    if more {
-        walk.advance(&part(graph, stretch.from, &shapes[stretch.from.index()], stretch.to))?;
-    }
-    Ok(samples)
+    walk.state.tried();
+    let plain = tried.first().map_or(f64::INFINITY, |(loss, _)| *loss);
+    let best = tried.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    let Some((loss, params)) = best else {
+        return Err(crate::prune::PruneError::NoFactors { node: graph.node(layer.id).name.clone() }.into());
+    };
+    walk.state.model.params = params;
+    walk.state.judged(name, (plain, loss), inputs.rows as u64, started);
+    Ok(loss)
 }
 
-/// Gives layer `id` the weights of its rank that suit `inputs`; it keeps those it has where there are none.
-fn fit(
-    state: &mut State,
+/// `params` with the weight of layer `id` of its rank: for these inputs, or for none in particular.
+fn factored(
+    walk: &Walk,
     graph: &Graph,
     id: NodeId,
-    (full, inputs): (&crate::model::ParamStore, &Inputs),
-) -> Result<(), RepairError> {
+    params: &ParamStore,
+    inputs: Option<&Inputs>,
+) -> Result<Option<ParamStore>, RepairError> {
     let node = graph.node(id);
-    let (Some(name), Some(&rank)) = (node.param(ParamRole::Weight), state.ranks.get(&node.name)) else { return Ok(()) };
-    let (old, moved) = (full.get(name)?.values(), inputs.movable(graph, id));
-    let gram = inputs.seen(moved.is_some());
-    let columns = inputs.columns();
-    let Some(found) = Factors::of(&old, columns, rank as usize, Some(&gram)) else { return Ok(()) };
-    let new = found.whole(columns);
-    if let Some(moved) = moved {
-        inputs.keep_mean(&mut state.model.params, moved, (&old, &new))?;
+    let (Some(name), Some(&rank)) = (node.param(ParamRole::Weight), walk.state.ranks.get(&node.name)) else {
+        return Ok(None);
+    };
+    let weight = params.get(name)?;
+    let columns = weight.shape().iter().skip(1).product();
+    let moved = inputs.and_then(|inputs| Some((inputs, inputs.movable(graph, id)?)));
+    let gram = inputs.map(|inputs| inputs.seen(moved.is_some()));
+    let old = weight.values();
+    let Some(found) = Factors::of(&old, columns, rank as usize, gram.as_deref()) else { return Ok(None) };
+    let (new, mut out) = (found.whole(columns), params.clone());
+    if let Some((inputs, moved)) = moved {
+        inputs.keep_mean(&mut out, moved, (&old, &new))?;
     }
-    state.model.params.set(name, new)?;
-    Ok(())
+    out.set(name, new)?;
+    Ok(Some(out))
 }

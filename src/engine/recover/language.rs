@@ -1,5 +1,5 @@
 //! The re-fit of a language model: its layers are too many, and take too long to run, to judge each by the network's answer. Every layer that
-//! reads what was cut, or that has a mask, gets the weights with the least error on its own inputs in the network compressed so far; what they
+//! reads what was cut, or that has a mask or a rank, gets the weights with the least error on its own inputs in the network compressed so far; what they
 //! aim at is what the original's layer gives, at the end of a branch less what the compressed network carries past it, so that earlier errors
 //! are corrected. Each is held against its plain weights on windows that none was fitted on, and all together by the network's answer.
 //!
@@ -13,8 +13,8 @@ use super::rounding::WIDEST;
 use super::segment::{FitTarget, fit_target, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
-use crate::graph::{Graph, NodeId, Op, ParamRole, shapes};
-use crate::prune::{Masks, Normal, Sparsity, learnt, sparsegpt, wanda};
+use crate::graph::{Graph, NodeId, Op, ParamRole, Precisions, shapes};
+use crate::prune::{Factors, Masks, Normal, Sparsity, learnt, sparsegpt, wanda};
 use crate::words::counted;
 use candle_core::{Device, Tensor};
 use std::collections::HashSet;
@@ -28,13 +28,13 @@ pub(super) fn repairs(state: &State) -> usize {
     usize::from(stretches(state, &|i| is_refitted(state, i)).iter().any(|s| !s.layers.is_empty()))
 }
 
-/// Does the compressed network's node read what was cut, or have a mask? (Not what shares its weight with others, who were not asked, nor the
+/// Does the compressed network's node read what was cut, or have a mask or a rank? (Not what shares its weight with others, who were not asked, nor the
 /// head, which is as wide as the vocabulary.)
 fn is_refitted(state: &State, i: usize) -> bool {
     let node = &state.model.graph.nodes[i];
     let Op::Linear(l) = &node.op else { return false };
     let cut = state.kept.contains_key(&(node.name.clone(), 1));
-    (cut || state.masks.contains_key(&node.name))
+    (cut || state.masks.contains_key(&node.name) || state.ranks.contains_key(&node.name))
         && l.in_features <= WIDEST
         && i != state.model.graph.output.index()
         && state.model.graph.sharing(node).is_none()
@@ -53,16 +53,22 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     let started = Instant::now();
     let images = state.images()?;
     let layers = counted(all, "layer");
-    let name = match (state.masks.is_empty(), state.kept.is_empty()) {
-        (false, true) => format!("masks of {layers}, {}", state.options.masks.label()),
-        (true, _) => format!("refit {layers}"),
-        (false, false) => format!("refit {layers}, masks {}", state.options.masks.label()),
+    let name = match (state.masks.is_empty(), state.kept.is_empty(), state.ranks.len()) {
+        (false, true, 0) => format!("masks of {layers}, {}", state.options.masks.label()),
+        (true, _, 0) => format!("refit {layers}"),
+        (true, true, _) => format!("factors of {layers}"),
+        (false, _, 0) => format!("refit {layers}, masks {}", state.options.masks.label()),
+        (true, _, ranks) => format!("refit {layers}, factors of {ranks}"),
+        (false, _, ranks) => format!("refit {layers}, masks {}, factors of {ranks}", state.options.masks.label()),
     };
     let plain = state.plainly_masked()?;
+    // Rounding comes later, and is learnt then: until that weights are as they were filed, and those that change are not rounded.
     let graph = state.model.graph.clone();
     let changed: HashSet<&str> =
         stretches.iter().flat_map(|s| &s.layers).map(|id| graph.node(*id).name.as_str()).collect();
-    let decided = state.unrounded(&changed);
+    let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
+    let undecided: Precisions = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
+    let decided = std::mem::replace(&mut state.model.precision, undecided);
     let before = batchnorm::loss(state, &plain.params, &images)?;
     let mut walk = Walk::start(state, &images)?;
     let (mut done, mut samples) = (0, 0);
@@ -232,7 +238,16 @@ fn refit(state: &mut State, graph: &Graph, id: NodeId, fit: &Sums, check: &Sums)
         };
         lambdas.filter_map(one).min_by(|a, b| a.0.total_cmp(&b.0))
     };
+    let rank = state.ranks.get(&node.name).map(|rank| *rank as usize);
+    let factors = |weight: &[f32], gram: Option<&[f64]>| {
+        Some(with_bias(Factors::of(weight, fit.inputs(), rank?, gram)?.whole(fit.inputs())))
+    };
     let tried: Vec<Tried> = match (mask, state.options.masks) {
+        _ if rank.is_some() => {
+            let solved = solved().map(|(.., t)| t.weight);
+            let of = [Some(&prior), solved.as_ref()].into_iter().flatten();
+            of.filter_map(|w| factors(w, Some(&gram))).chain(factors(&prior, None)).collect()
+        }
         (None, _) => [Some(plain(prior.clone())), solved().map(|(.., t)| t)].into_iter().flatten().collect(),
         (Some(pattern), Masks::Learnt) => {
             let own = solved().and_then(|(_, lambda, _)| learnt(&normal, &prior, pattern, lambda));

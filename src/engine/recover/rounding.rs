@@ -42,8 +42,10 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     state.settle()?;
     let images = state.images()?;
     // What becomes two weights is rounded to the nearest, as two.
-    let aside: Vec<(String, Precision)> =
-        state.ranks.keys().filter_map(|n| state.model.precision.nodes.remove_entry(n)).collect();
+    let aside: Vec<(String, Precision)> = {
+        let names: Vec<String> = state.in_one_piece().cloned().collect();
+        names.iter().filter_map(|n| state.model.precision.nodes.remove_entry(n)).collect()
+    };
     blocks::run(state, &images)?;
     let layers = learnable(state);
     let stretches = stretches(state, &|i| layers.contains(&i));
@@ -75,7 +77,7 @@ fn learnable(state: &State) -> Vec<usize> {
             // What else reads the weight was not asked.
             && model.graph.sharing(n).is_none()
             // Two weights, later.
-            && !state.ranks.contains_key(&n.name)
+            && !state.in_one_piece().any(|name| *name == n.name)
     };
     model.graph.live().filter(|(_, n)| wanted(n)).map(|(id, _)| id.index()).collect()
 }

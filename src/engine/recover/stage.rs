@@ -11,8 +11,6 @@ pub enum Stage {
     Apply,
     /// Layers that read pruned units re-fitted by least squares, each kept if that lowers the calibration loss.
     Refit,
-    /// Low-rank factors with what the layer reads in mind, kept on the same condition.
-    Factors,
     /// Batch-norm statistics of the compressed network's own activations, kept on the same condition.
     BatchNorm,
     /// Weights rounded with the layer's inputs in mind, each kept on the same condition.
@@ -23,7 +21,7 @@ pub enum Stage {
 
 /// A recipe's stages in the order in which they run.
 ///
-/// Invariant: the first is [`Stage::Apply`], none comes twice, weights are not re-fitted once they have factors, and neither once they are rounded.
+/// Invariant: the first is [`Stage::Apply`], none comes twice, and weights are not re-fitted once they are rounded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Stages {
@@ -32,9 +30,7 @@ pub struct Stages {
 
 /// Why a list of stages is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the stages {0:?} are no recipe; hint: `apply` comes first, none comes twice, and `refit`, `factors` and `round` in this order"
-)]
+#[error("the stages {0:?} are no recipe; hint: `apply` comes first, none comes twice, and `refit` not after `round`")]
 pub struct BadStages(pub Vec<Stage>);
 
 /// Stages as recipes hold them, of this version and of those before there were stages, which said of two repairs whether
@@ -54,9 +50,7 @@ fn yes() -> bool {
 
 impl Default for Stages {
     fn default() -> Stages {
-        Stages {
-            stages: vec![Stage::Apply, Stage::Refit, Stage::Factors, Stage::BatchNorm, Stage::Round, Stage::Ranges],
-        }
+        Stages { stages: vec![Stage::Apply, Stage::Refit, Stage::BatchNorm, Stage::Round, Stage::Ranges] }
     }
 }
 
@@ -68,10 +62,7 @@ impl Stages {
     pub fn new(stages: Vec<Stage>) -> Result<Stages, BadStages> {
         let twice = stages.iter().enumerate().any(|(i, s)| stages[..i].contains(s));
         let at = |stage| stages.iter().position(|s| *s == stage);
-        let after = |a, b| at(a).is_some_and(|a| at(b).is_some_and(|b| a > b));
-        let late = after(Stage::Refit, Stage::Round)
-            || after(Stage::Factors, Stage::Round)
-            || after(Stage::Refit, Stage::Factors);
+        let late = at(Stage::Round).is_some_and(|round| at(Stage::Refit).is_some_and(|refit| refit > round));
         let sound = !twice && !late && stages.first() == Some(&Stage::Apply);
         if sound { Ok(Stages { stages }) } else { Err(BadStages(stages)) }
     }
@@ -99,8 +90,8 @@ impl TryFrom<Written> for Stages {
         if let Some(stages) = written.stages {
             return Stages::new(stages);
         }
-        // Those knew no other rounding than to the nearest, and no factors.
-        let mut stages = Stages::default().without(Stage::Round).without(Stage::Factors);
+        // Those knew no other rounding than to the nearest.
+        let mut stages = Stages::default().without(Stage::Round);
         for (stage, wanted) in [(Stage::Refit, written.refit), (Stage::BatchNorm, written.batch_norm)] {
             stages = if wanted { stages } else { stages.without(stage) };
         }

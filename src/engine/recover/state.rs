@@ -15,7 +15,7 @@ use candle_core::Tensor;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -36,8 +36,10 @@ pub(super) struct State<'a> {
     pub changed: bool,
     /// Masks that are not laid over the model yet, by layer: the re-fit of a language model chooses what they are.
     pub masks: HashMap<String, Sparsity>,
-    /// Ranks of layers whose factors are not chosen yet or still in one piece.
+    /// Ranks of layers whose weights are chosen by the re-fit.
     pub ranks: BTreeMap<String, u32>,
+    /// Those of all layers, whose factors are in one piece until the end.
+    whole: BTreeMap<String, u32>,
     images: Option<Rc<Images>>,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
@@ -83,6 +85,7 @@ impl<'a> State<'a> {
             changed: false,
             masks: HashMap::new(),
             ranks: BTreeMap::new(),
+            whole: BTreeMap::new(),
             images: None,
             loose: false,
             rounded: false,
@@ -115,8 +118,14 @@ impl<'a> State<'a> {
                 _ => {}
             }
         }
+        let refitted = |name: &str| {
+            let id = graph.by_name(name).filter(|id| !graph.is_language_model() || *id != graph.output);
+            let columns = id.and_then(|id| crate::graph::param_shapes(&graph.node(id).op).into_iter().next());
+            self.options.stages.has(Stage::Refit)
+                && columns.is_some_and(|(_, shape)| shape[1..].iter().product::<usize>() <= WIDEST)
+        };
         let later = |(t, a): &(Target, Action)| match (t, a) {
-            (Target::Weights(_), Action::Factorise { .. }) => self.options.stages.has(Stage::Factors),
+            (Target::Weights(name), Action::Factorise { .. }) => refitted(name),
             (Target::Weights(name), _) => self.masks.contains_key(name),
             _ => false,
         };
@@ -126,8 +135,9 @@ impl<'a> State<'a> {
         prune::hold_zeros(&mut self.model, self.actions);
         self.kept = prune::kept_indices(&self.original.graph, self.groups, self.actions)?;
         let (before, after) = (&self.original.graph, &self.model.graph);
-        self.ranks = prune::ranks(after, self.actions);
-        self.changed = !(self.kept.is_empty() && self.ranks.is_empty())
+        self.whole = prune::ranks(after, self.actions);
+        self.ranks = self.whole.iter().filter(|(name, _)| refitted(name)).map(|(n, r)| (n.clone(), *r)).collect();
+        self.changed = !(self.kept.is_empty() && self.whole.is_empty())
             || after.output != before.output
             || before.reachable() != after.reachable();
         Ok(())
@@ -184,36 +194,31 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Puts the precisions aside that rounding, which comes later, is learnt for: until then weights are as they were filed, and those of
-    /// layers that are `changed` not rounded. Returns what was decided. Of other networks than language models all stay.
-    pub fn unrounded(&mut self, changed: &HashSet<&str>) -> Precisions {
-        let decided = self.model.precision.clone();
-        if self.original.graph.is_language_model() {
-            let undecided = self.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
-            self.model.precision = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
-        }
-        decided
-    }
-
     /// Makes two layers of every one that has factors. From then on nodes are not the original's.
     ///
     /// # Errors
     /// Names that are taken.
     pub fn split(&mut self) -> Result<(), RepairError> {
-        let ranks = std::mem::take(&mut self.ranks);
+        let ranks = std::mem::take(&mut self.whole);
         if !ranks.is_empty() {
             self.model = prune::split(&self.model, &ranks)?;
         }
         Ok(())
     }
 
-    /// The model as it is, with all masks by magnitude.
+    /// Ranks of layers that are two in the end.
+    pub fn in_one_piece(&self) -> impl Iterator<Item = &String> {
+        self.whole.keys()
+    }
+
+    /// The model as it is, with all masks by magnitude and all factors by the weights alone.
     ///
     /// # Errors
     /// Refused actions.
     pub fn plainly_masked(&self) -> Result<Model, RepairError> {
         let mut model = self.model.clone();
         prune::sparsify(&mut model, self.groups, self.actions)?;
+        prune::flatten(&mut model, &self.ranks)?;
         Ok(model)
     }
 

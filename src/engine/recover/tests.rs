@@ -137,7 +137,7 @@ fn progress_counts_the_repairs_that_are_tried() {
 fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
     let usual = RepairOptions::default();
     let text = serde_json::to_string(&usual).expect("JSON");
-    assert!(text.contains(r#""stages":["apply","refit","factors","batch_norm","round","ranges"]"#), "{text}");
+    assert!(text.contains(r#""stages":["apply","refit","batch_norm","round","ranges"]"#), "{text}");
     assert_eq!(serde_json::from_str::<RepairOptions>(&text).expect("read"), usual);
 
     // As recipes were written before.
@@ -151,18 +151,17 @@ fn lists_are_plain_data_and_recipes_without_them_mean_what_they_meant() {
     // They rounded to the nearest, and masks went by magnitude.
     let masks = prune::Masks::Magnitude;
     let without = |stages| RepairOptions { stages, masks, ..RepairOptions::default() };
-    let nearest = || Stages::default().without(Stage::Round).without(Stage::Factors);
+    let nearest = || Stages::default().without(Stage::Round);
     assert_eq!(old(true, true), without(nearest()));
     assert_eq!(old(false, true), without(nearest().without(Stage::Refit)));
     assert_eq!(old(true, false), without(nearest().without(Stage::BatchNorm)));
 
     assert_eq!(Stages::default().without(Stage::Apply), Stages::default());
-    let late = [r#"["apply","round","refit"]"#, r#"["apply","factors","refit"]"#, r#"["apply","round","factors"]"#];
-    for bad in ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#]
-        .into_iter()
-        .chain(late)
+    let late = r#"["apply","round","refit"]"#;
+    for bad in
+        ["[]", r#"["refit"]"#, r#"["refit","apply"]"#, r#"["apply","refit","refit"]"#, r#"["apply","fly"]"#, late]
     {
-        let text = text.replace(r#"["apply","refit","factors","batch_norm","round","ranges"]"#, bad);
+        let text = text.replace(r#"["apply","refit","batch_norm","round","ranges"]"#, bad);
         assert!(serde_json::from_str::<RepairOptions>(&text).is_err(), "{bad}");
     }
 }
@@ -267,4 +266,49 @@ fn formats_of_ggml_are_rounded_all_at_once_by_importance_and_with_gptq() {
     // The same again, to the bit.
     let (again, _, _) = rig.made(&[Stage::Apply, Stage::Round]);
     assert_eq!(again.params.hash(), learnt.params.hash());
+}
+
+/// Factors that know what layers read are nearer to the original than those of the weights alone, and two layers come out, each with its
+/// own range where the layer was in static int8.
+#[test]
+fn factors_know_what_layers_read() {
+    use Stage::{Apply, Ranges, Refit};
+    let mut rig = Rig::new();
+    rig.actions.retain(|(target, _)| matches!(target, Target::Layer(_)));
+    for name in ["layer1.0.conv2", "layer2.0.conv2", "layer3.0.conv1", "linear"] {
+        rig.actions.push((Target::Weights(name.to_owned()), Action::Factorise { rank: 3 }));
+    }
+    let (plain, steps, _) = rig.made(&[Apply]);
+    assert!(steps.is_empty());
+    let (made, steps, used) = rig.made(&[Apply, Refit, Ranges]);
+    let names: Vec<&str> = steps.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(
+        names,
+        ["layer1.0.conv2", "layer2.0.conv2", "layer3.0.conv1", "linear"].map(|n| format!("factors of {n}"))
+    );
+    assert!(steps.iter().all(|s| s.samples > 0 && (!s.kept || s.loss_after < s.loss_before)), "{steps:?}");
+    assert!(steps.iter().filter(|s| s.kept).count() >= 3, "{steps:?}");
+    assert!(used.fitted > 0 && used.ranged == 16);
+    for model in [&plain, &made] {
+        assert_eq!(model.graph.factored().len(), 4);
+    }
+    let ranged: Vec<&String> = made.precision.inputs.keys().collect();
+    assert_eq!(ranged, ["layer2.0.conv2", "layer2.0.conv2.0"]);
+    assert_ne!(plain.params.hash(), made.params.hash());
+    let (again, ..) = rig.made(&[Apply, Refit, Ranges]);
+    assert_eq!(again.info.hash, made.info.hash, "a function of what it is made of");
+    // With cuts and few bits besides, rounding leaves alone what becomes two.
+    let mut rig = Rig::new();
+    rig.actions.push((Target::Weights("layer3.0.conv2".to_owned()), Action::Factorise { rank: 2 }));
+    for name in ["layer3.0.conv2", "layer1.0.conv1"] {
+        rig.actions.push((Target::Layer(name.to_owned()), Action::Precision { precision: Precision::W4 }));
+    }
+    // Cut to half its inputs, 4 x 18 weights are no more than factors of rank 3 have; uncut they are.
+    rig.actions.push((Target::Weights("layer1.0.conv2".to_owned()), Action::Factorise { rank: 3 }));
+    let (made, steps, _) = rig.made(&[Apply, Refit, Stage::BatchNorm, Stage::Round]);
+    assert_eq!(made.graph.factored().len(), 1);
+    assert!(steps.iter().any(|s| s.name == "round layer1.0.conv1"), "{steps:?}");
+    assert!(!steps.iter().any(|s| s.name == "round layer3.0.conv2"), "{steps:?}");
+    let of = |name: &str| made.precision.get(name);
+    assert_eq!((of("layer3.0.conv2"), of("layer3.0.conv2.0")), (Precision::W4, Precision::W4));
 }

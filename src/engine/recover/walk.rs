@@ -1,10 +1,11 @@
-//! The re-fit of a recipe: every layer that reads a pruned group, in network order; each stays only if the calibration loss
-//! falls.
+//! The re-fit of a recipe: every layer that reads a pruned group or has a rank, in network order; each stays only if the calibration
+//! loss falls.
 //!
 //! The walk keeps two sets of running activations for the calibration images, the original network's and the
 //! compressed one's, at places where a single value is alive; a re-fit sees the compressed network's own inputs and
 //! aims at the original's values minus the compressed shortcut, so that earlier errors are corrected, not repeated.
 
+use super::factors;
 use super::loss::Mean;
 use super::refit::{Layer, refit};
 use super::runner::Runner;
@@ -60,9 +61,10 @@ fn refitted(state: &State) -> Vec<Stretch> {
     let State { kept, options, .. } = state;
     stretches(state, &|i| {
         let n = &model.nodes[i];
+        let ranked = state.ranks.contains_key(&n.name);
         let touched = |axis| kept.contains_key(&(n.name.clone(), axis));
         let last = options.classifier && i == model.output.index();
-        (touched(1) || last || (options.producers && touched(0)))
+        (touched(1) || last || ranked || (options.producers && touched(0)))
             && matches!(n.op, Op::Conv2d(op::Conv2d { groups: 1, .. }) | Op::Linear(_))
             // What else reads the weight was not asked.
             && model.sharing(n).is_none()
@@ -234,7 +236,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let mut judge = self.judge(to)?;
             let mut loss = self.loss_through(&compressed_part, to, &mut judge)?;
             for (layer, samples) in layers.iter().zip(samples) {
-                loss = self.repair(&compressed_part, to, layer, &samples, (&mut judge, loss))?;
+                loss = self.repair((&compressed_part, from, to), layer, &samples, (&mut judge, loss))?;
             }
         }
         self.advance(&compressed_part)
@@ -273,12 +275,14 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Re-fits one layer and keeps it if the calibration loss falls; returns that loss as it then is.
     fn repair(
         &mut self,
-        part: &Graph,
-        to: NodeId,
+        (part, from, to): (&Graph, NodeId, NodeId),
         layer: &Layer,
         targets: &[sample::Target],
         (judge, before): (&mut Judge, f64),
     ) -> Result<f64, RepairError> {
+        if self.state.ranks.contains_key(&self.state.model.graph.node(layer.id).name) {
+            return factors::choose(self, (part, from, to), layer, targets, judge);
+        }
         let started = Instant::now();
         let name = format!("refit {}", self.state.model.graph.node(layer.id).name);
         self.state.trying(&name);
