@@ -7,7 +7,7 @@ use crate::files;
 use crate::model::Imatrix;
 use crate::model::export::Manifest;
 use crate::model::formats::{self, Written};
-use crate::prune;
+use crate::prune::{self, Action, Target};
 use crate::quant::Calibration;
 use crate::words;
 use anyhow::Result;
@@ -38,7 +38,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let levels = setup::carried(&model, &args.model)?.is_some();
     let text = rounding::text(args, &model)?;
     if args.bits.is_some() || text.is_some() {
-        formats::check(&model, format)?;
+        formats::check(&model, format, None)?;
     }
     let cancel = super::cancel_on_signals()?;
     let mut read = model.info.notes.clone();
@@ -52,9 +52,14 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     if !decided.actions.is_empty() {
         // What is cut may be what the format has no words for.
         let groups = prune::groups(&model.graph);
-        let made = prune::apply(&model, &groups, &decided.actions)?;
-        let made = prune::split(&made, &prune::ranks(&made.graph, &decided.actions))?;
-        formats::check(&made, format)?;
+        let factors = |(_, action): &&(Target, Action)| matches!(action, Action::Factorise { .. });
+        let others: Vec<_> = decided.actions.iter().filter(|a| !factors(a)).cloned().collect();
+        let mut made = prune::apply(&model, &groups, &others)?;
+        let ranks = prune::ranks(&made.graph, &decided.actions);
+        formats::check(&made, format, ranks.keys().next().map(String::as_str))?;
+        if args.bits.is_some() {
+            made = prune::split(&made, &ranks)?;
+        }
         cut = Some(made);
         recipe.insert("actions".to_owned(), json!(decided.actions));
         recipe.insert("masks".to_owned(), json!(decided.masks));

@@ -41,12 +41,12 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
     Ok(found)
 }
 
-/// What [`write`] would refuse of `model` whatever its weights become.
+/// What [`write`] would refuse of `model` whatever its weights become; `factored`: a layer that is to be two by then.
 ///
 /// # Errors
 /// As [`llamacpp::check`].
-pub fn check(model: &Model, format: &str) -> Result<()> {
-    if format == "gguf" { llamacpp::check(model) } else { Ok(()) }
+pub fn check(model: &Model, format: &str, factored: Option<&str>) -> Result<()> {
+    if format == "gguf" { llamacpp::check(model, factored) } else { Ok(()) }
 }
 
 /// Writes `model` to `path` in one of [`FORMATS`].

@@ -158,14 +158,19 @@ impl Factors {
         let rows = weight.len() / columns.max(1);
         let wide: Vec<f64> = weight.iter().map(|v| f64::from(*v)).collect();
         let w = MatRef::from_row_major_slice(&wide, rows, columns);
-        let root = gram.map(|g| Root::of(g, columns)).transpose().ok()?;
-        // The weight as it acts on inputs that vary alike in all directions.
-        let seen = root.as_ref().map_or_else(|| w.to_owned(), |r| product(w, r.root.as_ref()));
         let (outer, inner) = if rows <= columns {
-            let main = main(product(seen.as_ref(), seen.transpose()), rank)?;
+            // What the outputs vary in.
+            let varied = match gram {
+                Some(gram) => product(product(w, floored(gram, columns)?.as_ref()).as_ref(), w.transpose()),
+                None => product(w, w.transpose()),
+            };
+            let main = main(varied, rank)?;
             let inner = product(main.transpose(), w);
             (main, inner)
         } else {
+            // The same, where outputs are more than inputs: of the weight as it acts on inputs that vary alike in all directions.
+            let root = gram.map(|g| Root::of(floored(g, columns)?)).map_or(Some(None), |r| r.map(Some))?;
+            let seen = root.as_ref().map_or_else(|| w.to_owned(), |r| product(w, r.root.as_ref()));
             let main = main(product(seen.transpose(), seen.as_ref()), rank)?;
             let inner = match &root {
                 Some(r) => product(main.transpose(), r.inverse.as_ref()),
@@ -202,20 +207,23 @@ struct Root {
 /// What no input showed counts as this part of what they showed on the mean: of few inputs, directions are missing.
 const FLOOR: f64 = 1e-4;
 
+/// A Gram matrix of `n` columns with the floor on its diagonal; `None` where it is of no inputs.
+fn floored(gram: &[f64], n: usize) -> Option<Mat<f64>> {
+    let mean = (0..n).map(|i| gram[i * n + i]).sum::<f64>() / n.max(1) as f64;
+    let sound = mean.is_finite() && mean > 0.0;
+    sound.then(|| Mat::from_fn(n, n, |i, j| gram[i * n + j] + if i == j { FLOOR * mean } else { 0.0 }))
+}
+
 impl Root {
-    fn of(gram: &[f64], n: usize) -> Result<Root, ()> {
-        let gram = MatRef::from_row_major_slice(gram, n, n);
-        let found = gram.self_adjoint_eigen(Side::Lower).map_err(drop)?;
-        let (values, vectors) = (found.S().column_vector(), found.U());
-        let mean = (0..n).map(|i| values[i].max(0.0)).sum::<f64>() / n.max(1) as f64;
-        if !(mean.is_finite() && mean > 0.0) {
-            return Err(());
-        }
+    fn of(gram: Mat<f64>) -> Option<Root> {
+        let found = gram.self_adjoint_eigen(Side::Lower).ok()?;
+        let (n, values, vectors) = (gram.nrows(), found.S().column_vector(), found.U());
+        let least = FLOOR * (0..n).map(|i| values[i].max(0.0)).sum::<f64>() / n.max(1) as f64 / 2.0;
         let scaled = |power: f64| {
-            let part = |i: usize, j: usize| vectors[(i, j)] * (values[j].max(0.0) + FLOOR * mean).powf(power);
+            let part = |i: usize, j: usize| vectors[(i, j)] * values[j].max(least).powf(power);
             product(Mat::from_fn(n, n, part).as_ref(), vectors.transpose())
         };
-        Ok(Root { root: scaled(0.5), inverse: scaled(-0.5) })
+        Some(Root { root: scaled(0.5), inverse: scaled(-0.5) })
     }
 }
 

@@ -84,9 +84,7 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
         return Err(unfit(Unfit::new(why, hint)));
     }
     if let Some((_, layer)) = model.graph.factored().first() {
-        let why =
-            format!("`{}` is two low-rank factors, and it has words for one weight alone", printable(&layer.name));
-        return Err(unfit(Unfit::new(why, "export as safetensors or pytorch, or leave the factors out")));
+        return Err(unfit(two(&layer.name)));
     }
     let names = called(&model.graph, Source::Gguf).ok_or_else(|| {
         unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
@@ -95,11 +93,20 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
     Ok((said, names, shape))
 }
 
-/// What [`gguf`] would refuse of `model` whatever its weights become: for those who are about to work long on these.
+fn two(layer: &str) -> Unfit {
+    let why = format!("`{}` is two low-rank factors, and it has words for one weight alone", printable(layer));
+    Unfit::new(why, "export as safetensors or pytorch, or leave the factors out")
+}
+
+/// What [`gguf`] would refuse of `model` whatever its weights become: for those who are about to work long on these. `factored`: a layer that is
+/// to be two by then.
 ///
 /// # Errors
 /// As [`gguf`].
-pub fn check(model: &Model) -> Result<()> {
+pub fn check(model: &Model, factored: Option<&str>) -> Result<()> {
+    if let Some(layer) = factored {
+        return Err(refusal(model, two(layer)));
+    }
     let (said, _, shape) = begun(model)?;
     let was = said.metadata.string("general.architecture").unwrap_or_default();
     shape.architecture(was).map(drop).map_err(|u| refusal(model, u))
