@@ -1,16 +1,18 @@
 //! Pruning and export over every fixture of `tests/conformance`: every group of every family as its ecosystem saves it.
 //!
-//! With `PARING_EXPORTS=DIR` the models that are cut by 30 % everywhere are also left in `DIR`, each with its logits, for
+//! With `PARING_EXPORTS=DIR` the models that are cut by 30 % everywhere, and those with factors everywhere, are also left in `DIR`, each with its logits, for
 //! `tests/conformance/check_exports.py`, which runs them in PyTorch and ONNX Runtime.
 
 mod common;
 
 use common::zeroed::{check, close, logits, picture, prunable, some_units};
 use paring::exec::{CompileOptions, Plan};
+use paring::graph::Node;
 use paring::model::export::Manifest;
 use paring::model::formats;
 use paring::model::{LoadOptions, Model, load, python};
-use paring::prune::{self, Action, Target};
+use paring::prune::{self, Action, Rank, Target};
+use paring::quant::choosable;
 use std::path::{Path, PathBuf};
 
 /// Every fixture with its options.
@@ -62,33 +64,53 @@ fn zeroed_equals_pruned_for_every_group_of_every_fixture() {
     println!("{all} groups");
 }
 
+/// Two low-rank factors in the place of every layer that has any at `share` of its full rank.
+fn factored(model: &Model, share: f64) -> Model {
+    let of = |n: &&Node| {
+        let rank = Rank::Share(share).of(&n.op).ok()?;
+        Some((Target::Weights(n.name.clone()), Action::Factorise { rank }))
+    };
+    let actions: Vec<_> = choosable(&model.graph).iter().filter_map(of).collect();
+    prune::split(model, &prune::ranks(&model.graph, &actions)).unwrap()
+}
+
 #[test]
-fn what_is_cut_everywhere_runs_and_is_opened_again() {
+fn what_is_cut_or_factored_everywhere_runs_and_is_opened_again() {
     let keep = std::env::var_os("PARING_EXPORTS").map(PathBuf::from);
     let temporary = tempfile::tempdir().unwrap();
+    let root = keep.as_deref().unwrap_or(temporary.path());
+    let mut pairs = 0;
     for (name, model) in fixtures() {
-        let small = cut(&model, 0.3);
-        let n = |m: &Model| m.params.iter().map(|(_, p)| p.values().len()).sum::<usize>();
-        assert!(n(&small) < n(&model), "{name} did not shrink");
-        let want = logits(&small, 7);
-        let plan = Plan::of(&small, &CompileOptions::default()).unwrap();
-        let run = |p: &Plan| p.run(&picture(&small, 7)).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        close(&run(&plan), &want, &name);
-        let dir = keep.as_deref().unwrap_or(temporary.path()).join(&name);
-        python::folder(&dir, &small, &Manifest::default()).unwrap();
-        let again = load(&dir, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(*again.graph, *small.graph, "{name}");
-        assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
-        let onnx = dir.join("model.onnx");
-        formats::write(&onnx, &small, &Manifest::default(), "onnx").unwrap();
-        let again = load(&onnx, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(*again.graph, *small.graph, "{name}");
-        assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
-        if keep.is_some() {
-            let input = picture(&small, 7);
-            let all = input.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            let text = serde_json::json!({ "shape": input.dims(), "input": all, "logits": want });
-            std::fs::write(dir.join("check.json"), text.to_string()).unwrap();
+        let all = [(name.clone(), cut(&model, 0.3)), (format!("{name}-factors"), factored(&model, 0.4))];
+        pairs += all[1].1.graph.factored().len();
+        for (name, small) in all {
+            let n = |m: &Model| m.params.iter().map(|(_, p)| p.values().len()).sum::<usize>();
+            assert!(n(&small) < n(&model), "{name} did not shrink");
+            opens_again(&root.join(&name), &name, &small, keep.is_some());
         }
+    }
+    assert!(pairs > 500, "{pairs} layers have factors");
+}
+
+/// Runs it, writes it as a folder for PyTorch and as ONNX, and opens both; what is to be kept has its input and logits beside it.
+fn opens_again(dir: &Path, name: &str, small: &Model, keep: bool) {
+    let want = logits(small, 7);
+    let plan = Plan::of(small, &CompileOptions::default()).unwrap();
+    let run = |p: &Plan| p.run(&picture(small, 7)).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    close(&run(&plan), &want, name);
+    python::folder(dir, small, &Manifest::default()).unwrap();
+    let again = load(dir, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(*again.graph, *small.graph, "{name}");
+    assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
+    let onnx = dir.join("model.onnx");
+    formats::write(&onnx, small, &Manifest::default(), "onnx").unwrap();
+    let again = load(&onnx, &LoadOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(*again.graph, *small.graph, "{name}");
+    assert_eq!(run(&Plan::of(&again, &CompileOptions::default()).unwrap()), run(&plan), "{name}");
+    if keep {
+        let input = picture(small, 7);
+        let all = input.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let text = serde_json::json!({ "shape": input.dims(), "input": all, "logits": want });
+        std::fs::write(dir.join("check.json"), text.to_string()).unwrap();
     }
 }

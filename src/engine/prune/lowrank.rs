@@ -309,7 +309,7 @@ fn factors(model: &mut Model, node: &mut Node, rank: u32, first: Op) -> Result<N
         return Err(taken(&node.name));
     };
     let (weight, rank) = (weight.to_owned(), rank as usize);
-    let old = model.params.get(&weight)?;
+    let old = model.params.get(&weight)?.clone();
     let found = Factors::of(&old.values(), columns, rank, None).ok_or_else(|| taken(&node.name))?;
     let beyond = old.shape().get(2..).unwrap_or_default().to_vec();
     let shapes = [
@@ -325,7 +325,8 @@ fn factors(model: &mut Model, node: &mut Node, rank: u32, first: Op) -> Result<N
             return Err(taken(&node.name));
         }
         let param = Param::owned(shape, values).ok_or_else(|| taken(&node.name))?;
-        model.params.insert(name.clone(), param);
+        // As wide as the weight was stored: what is computed with is what is written.
+        model.params.insert(name.clone(), param.in_floats_of(&old));
     }
     for p in &mut node.params {
         match p.role {
