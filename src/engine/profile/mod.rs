@@ -6,6 +6,7 @@
 mod ceilings;
 mod error;
 mod gauges;
+mod halves;
 mod ladder;
 mod levels;
 mod load;

@@ -85,7 +85,7 @@ impl Compute {
             as_stored: self.as_stored(),
             ..ProfileOptions::default()
         };
-        let profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
+        let mut profile = profile::profile(model, &options, job.cancel(), &mut |update| match update {
             // One that found no memory may find some next time.
             ProfileUpdate::Ceilings(c) => *lock(&self.ceilings) = c.complete().then_some(c),
             ProfileUpdate::Rows { runs, rows } => job.live(
@@ -94,6 +94,7 @@ impl Compute {
             ),
             ProfileUpdate::Progress { label, done, total } => job.progress("profile", label, done, total),
         })?;
+        profile.fold_halves(&self.model.graph);
         tell(job, &profile.notes);
         Ok(profile)
     }
@@ -120,13 +121,14 @@ impl Compute {
             // The rows that are shown live are those of passes.
             ProfileUpdate::Ceilings(_) | ProfileUpdate::Rows { .. } => {}
         });
-        let profile = match profiled {
+        let mut profile = match profiled {
             Err(e) if e.is_out_of_memory() => {
                 tell(job, &["what a token takes was not measured: the device ran out of memory".to_owned()]);
                 return Ok(None);
             }
             other => other?,
         };
+        profile.fold_halves(&self.model.graph);
         tell(job, &profile.notes);
         Ok(Some(profile))
     }

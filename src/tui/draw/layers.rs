@@ -408,7 +408,10 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     if let Some(s) = block.filter(|s| s.action == Action::RemoveBlock) {
         return vec![one(c, &s, true)];
     }
-    let shown = app.table.targets(l, app.groups()).into_iter().map(|t| app.shown(&t)).filter(Shown::decided);
+    // Zeros and factors have no row of their own.
+    let weights = l.weighty.then(|| Target::Weights(l.name.clone()));
+    let targets = app.table.targets(l, app.groups()).into_iter().chain(weights);
+    let shown = targets.map(|t| app.shown(&t)).filter(Shown::decided);
     let mut parts: Vec<Span<'static>> =
         shown.map(|s| one(c, &s, matches!(s.target, Target::Group(_)) && !l.leads)).collect();
     if parts.is_empty() {
