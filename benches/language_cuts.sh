@@ -36,3 +36,4 @@ row joint10 --prune 10%
 row blocks10 --prune 10% --prune-by influence
 row joint20 --prune 20%
 row blocks20 --prune 20% --prune-by influence
+row factors50 --factors 50%

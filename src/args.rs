@@ -258,7 +258,7 @@ pub struct Eval {
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
     /// Two low-rank factors in the place of every linear layer and ungrouped convolution where they are fewer weights (the truncated singular
-    /// value decomposition): their rank, such as 64, or its part of the most that a layer's weights could have, such as 25%.
+    /// value decomposition): their rank, such as 64, or its part of the most that a layer's weights could have, such as 25% (from 64 on to the nearest multiple of 8).
     #[arg(long, value_name = "RANK", conflicts_with = "sparsity")]
     pub factors: Option<String>,
     /// Images from which int8-static takes its ranges; never the evaluation data.
@@ -268,7 +268,7 @@ pub struct Eval {
     #[arg(long, value_name = "METHOD")]
     pub calibration: Option<String>,
     /// Also how far the model is from this one, on the same data: KL divergence, agreement, paired differences. Named as the model itself, it is
-    /// that without --precision and --sparsity.
+    /// that without --precision, --sparsity and --factors.
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<String>,
     /// Of questions with choices: also how likely each choice is (JSON only).
@@ -502,7 +502,7 @@ pub struct Convert {
     pub precision: Option<String>,
     /// Of a language model: at most this many bits a weight in all, in llama.cpp's formats: the one for each matrix is chosen by what
     /// rounding does to it, with --calib by what that does to the network.
-    #[arg(long, value_name = "BITS", conflicts_with = "precision", value_parser = bits)]
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["precision", "factors"], value_parser = bits)]
     pub bits: Option<f64>,
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
     #[arg(long, value_name = "FILE", conflicts_with = "calib")]
@@ -522,7 +522,7 @@ pub struct Convert {
     #[arg(long, value_name = "PATTERN", requires = "calib")]
     pub sparsity: Option<String>,
     /// Of a language model: two low-rank factors in the place of the linear layers in its blocks where they are fewer weights: their rank, such as
-    /// 64, or its part of the most that a layer's weights could have, such as 25%.
+    /// 64, or its part of the most that a layer's weights could have, such as 25% (from 64 on to the nearest multiple of 8).
     #[arg(long, value_name = "RANK", requires = "calib", conflicts_with = "sparsity")]
     pub factors: Option<String>,
     /// How those zeros are chosen: learnt (by least squares, with the weights that are left), sparsegpt, wanda or magnitude.
@@ -698,7 +698,7 @@ pub struct Run {
     #[arg(long, value_name = "PATTERN", conflicts_with = "factors")]
     pub sparsity: Option<String>,
     /// Two low-rank factors in the place of every linear layer and ungrouped convolution where they are fewer weights: their rank, such as 64, or
-    /// its part of the most that a layer's weights could have, such as 25%.
+    /// its part of the most that a layer's weights could have, such as 25% (from 64 on to the nearest multiple of 8).
     #[arg(long, value_name = "RANK")]
     pub factors: Option<String>,
     /// Train what was made on the calibration data before it is judged: 10m, 3 epochs or 500 steps, and behind it labels or both where it is not

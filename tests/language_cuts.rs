@@ -182,7 +182,7 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     let out = rig.path("factors.safetensors");
     let said = texts.made(&model, &out, &["--factors", "25%"]);
     let notes = said["notes"].to_string();
-    assert!(notes.contains("become two factors of rank 25%") && notes.contains("factors of "), "{notes}");
+    assert!(notes.contains("are to be two factors, of rank ") && notes.contains("factors of "), "{notes}");
     let made = load(&PathBuf::from(&out), &LoadOptions::default()).expect("opened");
     let pairs = made.graph.factored();
     assert!(!pairs.is_empty());
@@ -197,6 +197,12 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     let learnt = texts.kl(&out, &model);
     assert!(learnt > 0.0 && learnt < plain, "{learnt} by text, {plain} by weights alone");
 
+    // What has them already is left alone, and its halves may have some of their own.
+    let (to, tokens) = (rig.path("again.safetensors"), texts.calib.as_str());
+    let again = ["convert", &out, "--calib", tokens, "--window", "13", "--factors", "2", "--out", &to];
+    let (code, _, said) = rig.paring(&again);
+    assert!(code == Some(0) && said.contains("two factors, of rank 2"), "{said}");
+
     // What cannot be is said before anything is learnt.
     let asked = |with: &[&str], out: &str| {
         let usual = ["convert", &model, "--calib", &texts.calib, "--window", "13", "--out", out];
@@ -209,6 +215,8 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     assert!(!Path::new(&gguf).exists() && !said.contains("re-fit"), "{said}");
     let (code, said) = asked(&["--factors", "x"], &rig.path("x.safetensors"));
     assert!(code == Some(2) && said.contains("`x` is no rank"), "{said}");
+    let (code, said) = asked(&["--factors", "25%", "--bits", "8"], &rig.path("x.safetensors"));
+    assert!(code == Some(2) && said.contains("cannot be used with"), "{said}");
     let (code, said) = asked(&["--factors", "100000"], &rig.path("x.safetensors"));
     assert!(code == Some(1) && said.contains("no smaller than any of"), "{said}");
 }

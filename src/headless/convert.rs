@@ -54,12 +54,9 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         let groups = prune::groups(&model.graph);
         let factors = |(_, action): &&(Target, Action)| matches!(action, Action::Factorise { .. });
         let others: Vec<_> = decided.actions.iter().filter(|a| !factors(a)).cloned().collect();
-        let mut made = prune::apply(&model, &groups, &others)?;
+        let made = prune::apply(&model, &groups, &others)?;
         let ranks = prune::ranks(&made.graph, &decided.actions);
         formats::check(&made, format, ranks.keys().next().map(String::as_str))?;
-        if args.bits.is_some() {
-            made = prune::split(&made, &ranks)?;
-        }
         cut = Some(made);
         recipe.insert("actions".to_owned(), json!(decided.actions));
         recipe.insert("masks".to_owned(), json!(decided.masks));

@@ -63,19 +63,22 @@ pub fn decide(args: &Convert, model: &mut Model, text: &Text, cancel: &Cancel) -
             .map(|(_, n)| n)
             .filter(inside)
             .collect();
-        let factors = layers
+        let found: Vec<(&Node, u32)> = layers
             .iter()
-            .filter_map(|n| Some((Target::Weights(n.name.clone()), Action::Factorise { rank: rank.of(&n.op).ok()? })));
-        let before = out.actions.len();
-        out.actions.extend(factors);
-        let some = out.actions.len() - before;
-        if some == 0 {
+            .filter_map(|n| Some((*n, rank.of(&n.op).ok()?)))
+            .filter(|(n, rank)| prune::factorable(&model.graph, n, *rank).is_ok())
+            .collect();
+        let all = counted(layers.len(), "layer");
+        let ranks = || found.iter().map(|(_, rank)| *rank);
+        let (Some(least), Some(most)) = (ranks().min(), ranks().max()) else {
             bail!(
-                "factors of rank {rank} are no smaller than any of {}; hint: a lower --factors",
-                counted(layers.len(), "layer")
+                "factors of rank {rank} are no smaller than any of {all}, or it has them already; hint: a lower --factors"
             );
-        }
-        out.notes.push(format!("{} of {} become two factors of rank {rank}", some, counted(layers.len(), "layer")));
+        };
+        let of = if least == most { most.to_string() } else { format!("{least} to {most}") };
+        out.notes.push(format!("{} of {all} are to be two factors, of rank {of}", found.len()));
+        let action = |(n, rank): (&Node, u32)| (Target::Weights(n.name.clone()), Action::Factorise { rank });
+        out.actions.extend(found.into_iter().map(action));
     }
     Ok(out)
 }
@@ -205,6 +208,8 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
     );
     let mut notes: Vec<String> = steps.iter().map(|s| step_words(s, &on)).collect();
     notes.extend(without_zero(decided, &wanted, model));
+    notes.extend(recover::stayed_whole(&model.graph, &actions));
+    notes.extend(rounded_factors(model));
     notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
     let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
         "data": text.data.card().name, "seen": used.hash });
@@ -224,6 +229,25 @@ fn without_zero(decided: &Decided, wanted: &Precisions, model: &Model) -> Vec<St
         format!("{} in {to}: {from} has no zero for those that a mask leaves", counted(n, "layer"))
     };
     moved.into_iter().map(told).collect()
+}
+
+/// Factors that are stored in few bits: two weights were not what was learnt.
+fn rounded_factors(model: &Model) -> Vec<String> {
+    let mut few: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, layer) in model.graph.factored() {
+        let precision = model.precision.get(&layer.name);
+        if precision.weights().bytes(1, 256) < 512 {
+            *few.entry(precision.label()).or_default() += 1;
+        }
+    }
+    let told = |(label, n): (&str, usize)| {
+        format!(
+            "factors of {} are rounded to the nearest in {label}, and what that costs is no part of the divergence above; hint: --precision f16 \
+             keeps them, and `paring eval --against` tells",
+            counted(n, "layer")
+        )
+    };
+    few.into_iter().map(told).collect()
 }
 
 fn step_words(step: &RepairStep, on: &str) -> String {

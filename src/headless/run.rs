@@ -5,11 +5,11 @@ use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
 use crate::files;
-use crate::graph::Op;
+use crate::graph::{Graph, Node};
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
 use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
-use crate::prune::{Rank, Sparsity};
+use crate::prune::{self, Rank, Sparsity};
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
 use crate::train::Heal;
@@ -161,13 +161,16 @@ impl Driver {
         let pruning = budget != Budget::default() || !told;
         for round in 1..=wanted.rounds {
             if let (1, Some(precision)) = (round, wanted.precision) {
-                self.decide_all(Target::Layer, |_| Some(Action::Precision { precision })).await?;
+                self.decide_all(Target::Layer, |_, _| Some(Action::Precision { precision })).await?;
             }
             if let (1, Some(sparsity)) = (round, wanted.sparsity) {
-                self.decide_all(Target::Weights, |_| Some(Action::Sparsify { sparsity })).await?;
+                self.decide_all(Target::Weights, |_, _| Some(Action::Sparsify { sparsity })).await?;
             }
             if let (1, Some(rank)) = (round, wanted.factors) {
-                let of = |op: &Op| rank.of(op).ok().map(|rank| Action::Factorise { rank });
+                let of = |graph: &Graph, node: &Node| {
+                    let rank = rank.of(&node.op).ok()?;
+                    prune::factorable(graph, node, rank).ok().map(|()| Action::Factorise { rank })
+                };
                 self.decide_all(Target::Weights, of).await?;
             }
             // After what was told: that stands, and what is proposed besides is what it leaves missing.
@@ -246,11 +249,15 @@ impl Driver {
     }
 
     /// Decides `action` on every convolution and linear layer that the constraints leave free.
-    /// Decides on every layer that `action` has something for; it is asked by their operations.
-    async fn decide_all(&mut self, target: fn(String) -> Target, action: impl Fn(&Op) -> Option<Action>) -> Result<()> {
+    /// Decides on every layer that `action` has something for;
+    async fn decide_all(
+        &mut self,
+        target: fn(String) -> Target,
+        action: impl Fn(&Graph, &Node) -> Option<Action>,
+    ) -> Result<()> {
         let card = self.state.card.as_ref().context("the session is not open")?;
         let layers = quant::choosable(&card.graph).into_iter();
-        let layers: Vec<_> = layers.filter_map(|n| Some((n.name.clone(), action(&n.op)?))).collect();
+        let layers: Vec<_> = layers.filter_map(|n| Some((n.name.clone(), action(&card.graph, n)?))).collect();
         if layers.is_empty() {
             bail!("nothing of that kind can be done to any layer; hint: a lower --factors makes them smaller");
         }

@@ -396,7 +396,7 @@ pub fn factored(model: Model, rank: &str) -> Result<Model> {
     let actions: Vec<_> = quant::choosable(&model.graph).into_iter().filter_map(of).collect();
     let ranks = prune::ranks(&model.graph, &actions);
     if ranks.is_empty() {
-        bail!("factors of rank {rank} are no smaller than any layer; hint: a lower --factors");
+        bail!("factors of rank {rank} are no smaller than any layer, or it has them already; hint: a lower --factors");
     }
     Ok(prune::split(&model, &ranks)?)
 }

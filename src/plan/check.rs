@@ -85,12 +85,7 @@ pub fn check(
         }
         (Target::Weights(name), Action::Factorise { rank }) => {
             let node = layer(name)?;
-            prune::fits(&node.op, *rank).map_err(|why| PlanError::Rows { name: name.clone(), why })?;
-            if let Some(other) = graph.sharing(node) {
-                let why =
-                    format!("its weight is `{}`'s, too; hint: choose a layer with weights of its own", other.name);
-                return Err(PlanError::Rows { name: name.clone(), why });
-            }
+            prune::factorable(graph, node, *rank).map_err(|why| PlanError::Rows { name: name.clone(), why })?;
             not_frozen(target, constraints)?;
             not_frozen(&Target::Layer(name.clone()), constraints)?;
             Ok(action.clone())

@@ -123,8 +123,26 @@ pub fn factored(op: &Op, rank: u32) -> Option<[Op; 2]> {
     }
 }
 
+/// Whether `node` of `graph` can have factors of `rank`.
+///
+/// # Errors
+/// Why not, in words.
+pub fn factorable(graph: &Graph, node: &Node, rank: u32) -> Result<(), String> {
+    fits(&node.op, rank)?;
+    if let Some(other) = graph.sharing(node) {
+        return Err(format!("its weight is `{}`'s, too; hint: choose a layer with weights of its own", other.name));
+    }
+    let inner = inner_name(&node.name);
+    if graph.by_name(&inner).is_some() {
+        return Err(format!(
+            "it has factors already, with `{inner}`; hint: what lies between the two can be pruned, or begin with the original"
+        ));
+    }
+    Ok(())
+}
+
 /// Ranks by layer that `actions` leave in `graph`, which they were otherwise applied to. A layer that was cut until its factors would be no
-/// smaller stays whole, and one that shares its weight, too.
+/// smaller stays whole, and so does one that shares its weight or is the second of two already.
 pub fn ranks(graph: &Graph, actions: &[(Target, Action)]) -> BTreeMap<String, u32> {
     let mut out = BTreeMap::new();
     for (target, action) in actions {
@@ -137,7 +155,7 @@ pub fn ranks(graph: &Graph, actions: &[(Target, Action)]) -> BTreeMap<String, u3
     let reachable = graph.reachable();
     out.retain(|name, rank| {
         let node = graph.by_name(name).filter(|id| reachable[id.index()]).map(|id| graph.node(id));
-        node.is_some_and(|n| fits(&n.op, *rank).is_ok() && graph.sharing(n).is_none())
+        node.is_some_and(|n| factorable(graph, n, *rank).is_ok())
     });
     out
 }

@@ -23,7 +23,7 @@ pub use gradients::{evidence, spread};
 pub use group::*;
 pub use groups::groups;
 pub use importance::{Evidence, Method, importance, resolve};
-pub use lowrank::{Factors, Rank, factored, fits, flatten, ranks, split};
+pub use lowrank::{Factors, Rank, factorable, factored, fits, flatten, ranks, split};
 pub use masks::{Masks, learnt, sparsegpt, wanda};
 pub use normal::Normal;
 pub use sparsity::Sparsity;

@@ -12,10 +12,28 @@ use super::rounding::Inputs;
 use super::sample;
 use super::walk::{Judge, Walk};
 use crate::graph::{Graph, NodeId, ParamRole, shapes};
-use crate::model::ParamStore;
-use crate::prune::Factors;
+use crate::model::{ParamStore, printable};
+use crate::prune::{Action, Factors, Target};
 use candle_core::Tensor;
 use std::time::Instant;
+
+/// Which layers of `made` are one that `actions` gave factors, in words: they were cut until those would have been no smaller, or their block is away.
+pub fn stayed_whole(made: &Graph, actions: &[(Target, Action)]) -> Option<String> {
+    let two: Vec<&str> = made.factored().into_iter().map(|(_, layer)| layer.name.as_str()).collect();
+    let mut whole: Vec<&str> = Vec::new();
+    for (target, action) in actions.iter().filter(|(t, _)| matches!(t, Target::Weights(_))) {
+        whole.retain(|name| *name != target.name());
+        if matches!(action, Action::Factorise { .. }) && !two.contains(&target.name()) {
+            whole.push(target.name());
+        }
+    }
+    let (first, rest) = whole.split_first()?;
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    Some(format!(
+        "`{}`{more} got no factors: what is left of it after the cuts would be no smaller in two",
+        printable(first)
+    ))
+}
 
 /// Gives a layer that has a rank its weights; returns the calibration loss with them.
 ///

@@ -29,6 +29,7 @@ mod walk;
 pub use compress::compress;
 pub use cuts::{Ask, Curve, Cut, curves};
 pub use error::RepairError;
+pub use factors::stayed_whole;
 pub use importance::importance;
 pub use options::RepairOptions;
 pub use ranges::calibrate;

@@ -100,6 +100,9 @@ impl Compute {
         )
         .map_err(|e| failed.take().unwrap_or_else(|| e.into()))?;
         job.cancel().check()?;
+        if let Some(words) = recover::stayed_whole(&model.graph, actions) {
+            job.say(Feed::warn(&words));
+        }
         // What was cut out of other weights must not be tried, kept or shown.
         self.model.params.still(&self.model.info.hash).map_err(JobError::of)?;
         Ok((model, used, steps))

@@ -225,7 +225,8 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             let what = match &s.target {
                 Target::Block(name) => format!("block {} ", clean(name)),
                 _ if matches!(s.action, Action::Factorise { .. }) => "factors ".to_owned(),
-                _ => "zeros ".to_owned(),
+                _ if matches!(s.action, Action::Sparsify { .. }) => "zeros ".to_owned(),
+                _ => "weights ".to_owned(),
             };
             spans.push(span(what, pal.fg(Role::Dim)));
             spans.push(span(super::layers::brief(&s.action, pal.ascii), pal.bold(Role::Fg)));
