@@ -1,3 +1,5 @@
+//! Factors: the least error that a rank can have, two layers that compute what one did, ranks that cannot be.
+
 use super::*;
 use crate::exec::{CompileOptions, Plan};
 use crate::graph::Precision;
