@@ -13,18 +13,16 @@ use crate::graph::{Graph, Node, NodeId, Op, ParamRef, ParamRole, inner_name, op}
 use crate::model::{Model, Param};
 use faer::linalg::matmul::matmul;
 use faer::{Accum, Mat, MatRef, Par, Side};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Ranks of layers this wide or wider are rounded to multiples of it: kernels take values in such runs.
+/// Shares of eight times this rank and more are rounded to multiples of it: kernels take values in such runs.
 const RUN: usize = 8;
 
 /// A rank as it is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rank {
     Units(u32),
     /// A part of the most that the layer's weights could have.
