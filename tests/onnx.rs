@@ -206,6 +206,37 @@ fn what_an_export_widens_is_told() {
     assert!(note.starts_with("weights of 2 layers in f16, 1 layer in w4g32 are f32 in an ONNX file"), "{note}");
 }
 
+/// Numbers of shared values are looked up in the graph: smaller than f32, the same when it is opened again, and the same for who knows no
+/// manifest.
+#[test]
+fn shared_values_are_looked_up_in_the_graph() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.onnx");
+    for mut model in models() {
+        formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+        let wide = std::fs::metadata(&path).unwrap().len();
+        let layers = model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()).map(|n| n.name.clone());
+        let cycle = Precision::SHARED.into_iter().cycle();
+        layers.collect::<Vec<_>>().into_iter().zip(cycle).for_each(|(name, p)| model.precision.set(name, p));
+        let written = formats::write(&path, &model, &Manifest::default(), "onnx").unwrap();
+        assert!(written.notes.iter().any(|n| n.contains("takes 8 bits in an ONNX file")), "{:?}", written.notes);
+        let weights: u64 = model.params.iter().map(|(_, p)| p.numel() as u64).sum();
+        let narrow = std::fs::metadata(&path).unwrap().len();
+        assert!(narrow < wide && wide - narrow > weights, "{wide} {narrow} {weights}");
+        let back = load(&path, &LoadOptions::default()).unwrap();
+        assert_eq!(back.precision, model.precision);
+        let x = formula(2, model.graph.input_shape().unwrap()[1]);
+        assert_eq!(run(&back, &x), run(&model, &x));
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(12).position(|w| w == b"paring.nodes").unwrap();
+        bytes[at..at + 12].copy_from_slice(b"other__nodes");
+        let lifted = load_bytes("lifted", Vec::leak(bytes), &LoadOptions::default()).unwrap();
+        for (a, b) in run(&lifted, &x).iter().zip(run(&model, &x)) {
+            assert_close(a, &b, 1e-5, &model.info.name);
+        }
+    }
+}
+
 /// Any reader of ONNX gets the same network from an export: without our manifest the importer lifts its operators.
 #[test]
 fn exports_are_plain_onnx() {

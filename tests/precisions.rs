@@ -43,7 +43,7 @@ fn files_hold_the_bytes_that_were_promised_and_run_bit_for_bit() {
     let path = dir.path().join("m.safetensors");
     for mut model in models() {
         let mut sizes = Vec::new();
-        for p in Precision::ALL {
+        for p in Precision::menu(false).iter().copied() {
             set(&mut model, p);
             export::safetensors(&path, &model, &export::Manifest::default()).unwrap();
             let bytes = std::fs::read(&path).unwrap();
@@ -72,6 +72,7 @@ fn files_hold_the_bytes_that_were_promised_and_run_bit_for_bit() {
         let of = |p| sizes.iter().find(|(_, q)| *q == p).unwrap().0;
         assert!(of(Precision::W4) < of(Precision::W4g32) && of(Precision::W4g32) < of(Precision::W8));
         assert_eq!(of(Precision::W8), of(Precision::Fp8));
+        assert!(of(Precision::Lut2) < of(Precision::Lut3) && of(Precision::Lut3) < of(Precision::Lut4));
         assert!(of(Precision::W8) < of(Precision::F16) && of(Precision::F16) < of(Precision::F32));
     }
 }
@@ -80,7 +81,7 @@ fn files_hold_the_bytes_that_were_promised_and_run_bit_for_bit() {
 fn weights_that_are_unpacked_say_so_and_equal_rounded_weights_in_f32() {
     for mut model in models() {
         let exact = run(&model).1;
-        for p in Precision::ALL {
+        for p in Precision::menu(false).iter().copied() {
             set(&mut model, p);
             let (plan, out) = run(&model);
             let layers: Vec<_> = plan.steps().iter().filter(|s| s.precision == p).collect();

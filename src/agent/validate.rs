@@ -251,7 +251,7 @@ fn ratio(entry: &Map<String, Value>, shown: &str) -> Result<f64, String> {
 
 fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, String> {
     let word = ["precision", "to", "dtype"].iter().find_map(|k| entry.get(*k)?.as_str()).unwrap_or("");
-    let known = || Precision::ALL.map(Precision::label).join(", ");
+    let known = || Precision::menu(false).iter().map(|p| p.label()).collect::<Vec<_>>().join(", ");
     match Precision::parse(word) {
         Some(precision) => Ok(precision),
         None if word.trim().is_empty() => Err(format!("`{shown}` names no `precision`; use one of {}", known())),

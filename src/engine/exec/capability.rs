@@ -72,6 +72,7 @@ impl Capabilities {
             (Place::Gpu(_), Precision::F32 | Precision::F16 | Precision::Bf16 | Precision::Fp8) => Support::Real,
             (Place::Gpu(_), Precision::Int8 | Precision::Int8Static | Precision::W8) => Support::Real,
             (Place::Gpu(_), Precision::Block(_)) => Support::Simulated,
+            (Place::Gpu(_), Precision::Lut4 | Precision::Lut3 | Precision::Lut2) => Support::Simulated,
             (Place::Gpu(_), Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32) => Support::Real,
         };
         Capabilities {
@@ -83,8 +84,9 @@ impl Capabilities {
 
     pub fn support(&self, precision: Precision) -> Support {
         let listed = self.precisions.iter().find(|(p, _)| *p == precision).map(|(_, s)| *s);
-        // GGML's formats are unpacked everywhere.
-        listed.unwrap_or(if matches!(precision, Precision::Block(_)) { Support::Simulated } else { Support::Refused })
+        // GGML's formats and shared values are unpacked everywhere.
+        let unpacked = matches!(precision, Precision::Block(_)) || Precision::SHARED.contains(&precision);
+        listed.unwrap_or(if unpacked { Support::Simulated } else { Support::Refused })
     }
 
     /// Precisions with a kernel of their own, whose times are worth measuring apart. What is simulated takes as long as f32;

@@ -33,6 +33,10 @@ pub enum Precision {
     /// 8-bit floats (E4M3): weights with one scale an output channel, activations quantized at run time with one scale a row
     /// (linear) or image (convolution); summed in f32.
     Fp8,
+    /// Weights that are one of sixteen (eight, four) values of their layer each, found by k-means.
+    Lut4,
+    Lut3,
+    Lut2,
     /// Weights in one of GGML's formats, which llama.cpp computes with; rows must be whole blocks.
     #[serde(untagged)]
     Block(Block),
@@ -52,6 +56,10 @@ pub enum WeightFormat {
     Int4 {
         group: Option<usize>,
     },
+    /// `bits` bits a weight, rows begin on a byte; 2^bits f32 values, one of which each weight is.
+    Codebook {
+        bits: u8,
+    },
     /// GGML's blocks, scales in them.
     Block(Block),
 }
@@ -66,19 +74,28 @@ pub enum Runs {
     Simulated,
 }
 
+/// Of ours, and those in which weights share values.
+const ANYWHERE: usize = Precision::ALL.len() + Precision::SHARED.len();
+
 /// Every precision, GGML's formats last.
-static EVERY: [Precision; 23] = {
-    let mut every = [Precision::F32; 23];
+static EVERY: [Precision; 26] = {
+    let mut every = [Precision::F32; 26];
     let (mut i, ours) = (0, Precision::ALL.len());
     while i < every.len() {
-        every[i] = if i < ours { Precision::ALL[i] } else { Precision::Block(Block::ALL[i - ours]) };
+        every[i] = if i < ours {
+            Precision::ALL[i]
+        } else if i < ANYWHERE {
+            Precision::SHARED[i - ours]
+        } else {
+            Precision::Block(Block::ALL[i - ANYWHERE])
+        };
         i += 1;
     }
     every
 };
 
 impl Precision {
-    /// Those that any layer can have. GGML's formats are besides: see [`Precision::menu`].
+    /// Those that any layer can have. Those of shared values and GGML's formats are besides: see [`Precision::menu`].
     pub const ALL: [Precision; 11] = [
         Precision::F32,
         Precision::Int8,
@@ -93,14 +110,17 @@ impl Precision {
         Precision::Fp8,
     ];
 
+    /// Those in which a layer's weights share a few values. No kernel multiplies them: they are unpacked everywhere.
+    pub const SHARED: [Precision; 3] = [Precision::Lut4, Precision::Lut3, Precision::Lut2];
+
     /// What people choose from: GGML's formats too for a language model, which may go to llama.cpp. By name all can be had anywhere.
     pub fn menu(language: bool) -> &'static [Precision] {
-        if language { &EVERY } else { &EVERY[..Precision::ALL.len()] }
+        if language { &EVERY } else { &EVERY[..ANYWHERE] }
     }
 
     /// Its name, what [`Precision::describe`] says of it, and how the weights are stored.
     fn facts(self) -> (&'static str, &'static str, WeightFormat) {
-        use WeightFormat::{Bf16, F16, F32, Fp8, Int4, Int8};
+        use WeightFormat::{Bf16, Codebook, F16, F32, Fp8, Int4, Int8};
         let grouped = |group| Int4 { group: Some(group) };
         match self {
             Precision::F32 => ("f32", "32-bit floats", F32),
@@ -116,6 +136,9 @@ impl Precision {
             Precision::F16 => ("f16", "16-bit floats, computed in f32 on a CPU", F16),
             Precision::Bf16 => ("bf16", "bfloat16, computed in f32 on a CPU", Bf16),
             Precision::Fp8 => ("fp8", "8-bit floats (E4M3), activations too, summed in f32", Fp8),
+            Precision::Lut4 => ("lut4", "4 bits: one of 16 values of the layer (k-means)", Codebook { bits: 4 }),
+            Precision::Lut3 => ("lut3", "3 bits: one of 8 values of the layer (k-means)", Codebook { bits: 3 }),
+            Precision::Lut2 => ("lut2", "2 bits: one of 4 values of the layer (k-means)", Codebook { bits: 2 }),
             Precision::Block(block) => {
                 let (label, about) = of_block(block);
                 (label, about, WeightFormat::Block(block))
@@ -144,6 +167,9 @@ impl Precision {
             "int4" | "i4" | "w4a16" | "int4-weight-only" | "weight-only-int4" => Some(Precision::W4),
             "fp16" | "float16" | "half" => Some(Precision::F16),
             "bfloat16" => Some(Precision::Bf16),
+            "codebook4" | "kmeans4" | "palette4" => Some(Precision::Lut4),
+            "codebook3" | "kmeans3" | "palette3" => Some(Precision::Lut3),
+            "codebook2" | "kmeans2" | "palette2" => Some(Precision::Lut2),
             "f8" | "float8" | "e4m3" | "fp8-e4m3" | "f8e4m3" => Some(Precision::Fp8),
             _ => None,
         })
@@ -166,6 +192,9 @@ impl Precision {
             | Precision::F16
             | Precision::Bf16
             | Precision::Fp8
+            | Precision::Lut4
+            | Precision::Lut3
+            | Precision::Lut2
             | Precision::Block(_) => Runs::Simulated,
         }
     }
@@ -181,6 +210,8 @@ impl Precision {
         match self {
             // What 8-bit floats do to activations no other one's loss tells.
             Precision::F32 | Precision::Int8 | Precision::Int8Static | Precision::W4 | Precision::Fp8 => None,
+            // One table for all rows may be finer than a scale a row, and coarser.
+            Precision::Lut4 | Precision::Lut3 | Precision::Lut2 => None,
             Precision::W8 | Precision::F16 | Precision::Bf16 => Some(Precision::Int8),
             Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => Some(Precision::W4),
             Precision::Block(block) => match block {
@@ -200,6 +231,7 @@ impl Precision {
             Precision::W8 | Precision::W4 | Precision::W4g128 | Precision::W4g64 | Precision::W4g32 => true,
             Precision::F32 | Precision::Int8 | Precision::Int8Static => false,
             Precision::F16 | Precision::Bf16 | Precision::Fp8 | Precision::Block(_) => false,
+            Precision::Lut4 | Precision::Lut3 | Precision::Lut2 => false,
         }
     }
 
@@ -274,6 +306,7 @@ impl WeightFormat {
     pub fn scales(self, cols: usize) -> usize {
         match self {
             WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Block(_) => 0,
+            WeightFormat::Codebook { .. } => 0,
             WeightFormat::Int8 | WeightFormat::Fp8 | WeightFormat::Int4 { group: None } => 1,
             WeightFormat::Int4 { group: Some(g) } => cols.div_ceil(g.max(1)),
         }
@@ -286,13 +319,15 @@ impl WeightFormat {
             WeightFormat::F16 | WeightFormat::Bf16 => 2 * cols,
             WeightFormat::Int8 | WeightFormat::Fp8 => cols,
             WeightFormat::Int4 { .. } => cols.div_ceil(2),
+            WeightFormat::Codebook { bits } => (cols * usize::from(bits)).div_ceil(8),
             WeightFormat::Block(block) => cols.div_ceil(block.values()) * block.size(),
         }
     }
 
-    /// Bytes of `rows` rows of `cols` weights with their scales.
+    /// Bytes of `rows` rows of `cols` weights with their scales, or the values that they share.
     pub fn bytes(self, rows: usize, cols: usize) -> u64 {
-        rows as u64 * (self.row_bytes(cols) + 4 * self.scales(cols)) as u64
+        let shared = if let WeightFormat::Codebook { bits } = self { 4 << bits } else { 0 };
+        rows as u64 * (self.row_bytes(cols) + 4 * self.scales(cols)) as u64 + shared
     }
 }
 
@@ -346,7 +381,9 @@ mod tests {
         }
         assert_eq!(Precision::parse("w5"), None);
         assert_eq!(Precision::parse("Q4-K"), Some(Precision::Block(Block::Q4_K)));
-        assert_eq!((Precision::menu(false), Precision::menu(true).len()), (&Precision::ALL[..], 23));
+        let anywhere = Precision::menu(false);
+        assert_eq!((&anywhere[..11], &anywhere[11..]), (&Precision::ALL[..], &Precision::SHARED[..]));
+        assert_eq!(Precision::menu(true).len(), 26);
     }
 
     #[test]
@@ -380,6 +417,7 @@ mod tests {
         assert_eq!(of(Precision::W4), 10 * (17 + 4));
         assert_eq!(of(Precision::W4g32), 10 * (17 + 8));
         assert_eq!(of(Precision::W4g128), 10 * (17 + 4));
+        assert_eq!((of(Precision::Lut4), of(Precision::Lut3)), (10 * 17 + 64, 10 * 13 + 32));
         assert_eq!(Precision::Block(Block::Q4_K).weights().bytes(10, 512), 10 * 2 * 144);
     }
 }

@@ -6,6 +6,7 @@
 //! as `U8`, whose format the manifest tells: those that were decided, and those of a GGUF file that were left as they are. Written to a
 //! temporary file, synced, then renamed.
 
+use super::codebook::Codebook;
 use super::ggml::Block;
 use super::int4::Int4;
 use super::origin::{CARRIED, Origin};
@@ -27,8 +28,9 @@ pub(super) const KEY: &str = "paring";
 /// Version of the manifest; a file with a higher one is refused. The first knew no blocks, and is written where there are none.
 const FORMAT: u32 = 2;
 const WITHOUT_BLOCKS: u32 = 1;
-/// Appended to a quantized weight's name for its scales.
+/// Appended to a quantized weight's name for its scales, and for the values that its weights share.
 pub(super) const SCALES: &str = ".paring_scales";
+pub(super) const VALUES: &str = ".paring_values";
 
 /// How a model came about, for people and for replay; `paring` carries it along unread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -156,6 +158,11 @@ fn entries<'a>(name: &str, param: &'a Param) -> Vec<Entry<'a>> {
         let [shape, groups] = int4_shapes(q.rows, q.cols, q.group);
         let scales = scales(groups.to_vec(), &q.scales);
         return vec![Entry { name, dtype: "U8", shape: shape.to_vec(), bytes: q.packed.as_slice().into() }, scales];
+    }
+    if let Some(c) = param.as_codebook() {
+        let values = f32_entry(name.clone() + VALUES, vec![c.values.len()], &c.values);
+        let shape = vec![c.rows, c.packed.len().checked_div(c.rows).unwrap_or(0)];
+        return vec![Entry { name, dtype: "U8", shape, bytes: c.packed.as_slice().into() }, values];
     }
     if let Some((_, bytes)) = param.as_blocks() {
         return vec![Entry { name, dtype: "U8", shape: vec![bytes.len()], bytes: bytes.into() }];
@@ -376,7 +383,7 @@ fn fetch(
         for (p, (role, expected)) in node.params.iter().zip(param_shapes(&node.op)) {
             let raw = c.tensors.get(&p.name).ok_or_else(|| ParamError::Missing { name: p.name.clone() })?;
             let format = format_of(graph, node, role, precision);
-            let scales = || scales(c, &p.name);
+            let scales = || beside(c, &p.name, SCALES);
             let param = match (raw, format) {
                 (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, _) if blocks.contains_key(&p.name) => {
                     let block = blocks.get(&p.name).copied();
@@ -391,6 +398,9 @@ fn fetch(
                 }
                 (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Int4 { group }) => {
                     fetch_int4(&expected, group, (shape, blob, *offset), &scales()?)
+                }
+                (RawTensor::Bytes { dtype: "U8", shape, blob, offset }, WeightFormat::Codebook { bits }) => {
+                    fetch_codebook(&expected, bits, (shape, blob, *offset), &beside(c, &p.name, VALUES)?)
                 }
                 (RawTensor::Float(_) | RawTensor::Bytes { dtype: "I8" | "F8_E4M3", .. }, _)
                     if raw.shape() != expected =>
@@ -422,11 +432,11 @@ fn fetch(
     Ok(params)
 }
 
-/// The scales of the quantized weight `name`.
-fn scales(c: &Checkpoint, name: &str) -> Result<Param, ParamError> {
-    match c.tensors.get(&format!("{name}{SCALES}")) {
+/// The scales of the quantized weight `name`, or the values that it shares.
+fn beside(c: &Checkpoint, name: &str, what: &str) -> Result<Param, ParamError> {
+    match c.tensors.get(&format!("{name}{what}")) {
         Some(RawTensor::Float(s)) => Ok(s.clone()),
-        _ => Err(ParamError::Missing { name: format!("{name}{SCALES}") }),
+        _ => Err(ParamError::Missing { name: format!("{name}{what}") }),
     }
 }
 
@@ -434,6 +444,25 @@ fn scales(c: &Checkpoint, name: &str) -> Result<Param, ParamError> {
 fn slice(blob: &Blob, offset: usize, len: Option<usize>) -> &[u8] {
     let end = len.and_then(|n| n.checked_add(offset));
     end.and_then(|end| blob.get(offset..end)).unwrap_or(&[])
+}
+
+/// A weight of shape `expected` whose values are shared, if it is one that [`Codebook`] makes. ONNX has a byte a number, in the weight's shape.
+fn fetch_codebook(
+    expected: &[usize],
+    bits: u8,
+    (shape, blob, offset): (&[usize], &Blob, usize),
+    values: &Param,
+) -> Option<Param> {
+    let rows = *expected.first()?;
+    let cols = numel_of(expected)?.checked_div(rows)?;
+    let (bytes, values) = (slice(blob, offset, numel_of(shape)), values.values().into_owned());
+    let packed = [rows, cols.checked_mul(usize::from(bits))?.div_ceil(8)];
+    let codebook = match shape {
+        _ if shape == packed => Codebook::from_parts(rows, cols, bits, bytes.to_vec(), values),
+        _ if shape == expected => Codebook::of_codes(rows, cols, bits, bytes, values),
+        _ => None,
+    };
+    Param::codebook(expected.to_vec(), codebook?)
 }
 
 /// 4-bit rows of a weight of shape `expected`, and their scales, if they are what [`Int4::quantize`] makes.

@@ -4,7 +4,7 @@ use super::export::{self, Manifest};
 use super::llamacpp;
 pub use super::llamacpp::Written;
 use super::{Model, Result, printable, python};
-use crate::graph::WeightFormat;
+use crate::graph::{Node, WeightFormat};
 use crate::words::counted;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -59,6 +59,7 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> R
         "pytorch" => python::folder(path, model, manifest)?,
         "onnx" => {
             notes.extend(widened(model));
+            notes.extend(a_byte_each(model));
             super::export_onnx(path, model, manifest)?
         }
         "gguf" => return llamacpp::gguf(path, model, manifest),
@@ -67,12 +68,27 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> R
     Ok(Written { hash, notes, ..Written::default() })
 }
 
+/// That an ONNX file has a byte for each number of a shared value; `None` where none are shared.
+fn a_byte_each(model: &Model) -> Option<String> {
+    let shared = |n: &&Node| {
+        n.op.is_conv_or_linear()
+            && matches!(model.precision.get(&n.name).weights(), WeightFormat::Codebook { bits } if bits < 8)
+    };
+    let layers = model.graph.nodes.iter().filter(shared).count();
+    let of = counted(layers, "layer");
+    (layers > 0).then(|| {
+        format!(
+            "which of its values a weight of {of} is takes 8 bits in an ONNX file, which has no fewer in this opset"
+        )
+    })
+}
+
 /// That layers were decided to be in what [`super::export_onnx`] has no words for, and are f32 in its file; `None` where none was.
 fn widened(model: &Model) -> Option<String> {
     let mut layers = BTreeMap::new();
     for node in model.graph.nodes.iter().filter(|n| n.op.is_conv_or_linear()) {
         let precision = model.precision.get(&node.name);
-        if !matches!(precision.weights(), WeightFormat::F32 | WeightFormat::Int8) {
+        if !matches!(precision.weights(), WeightFormat::F32 | WeightFormat::Int8 | WeightFormat::Codebook { .. }) {
             *layers.entry(precision.label()).or_insert(0usize) += 1;
         }
     }

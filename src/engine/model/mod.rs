@@ -6,6 +6,7 @@
 mod blob;
 mod chat;
 mod checkpoint;
+pub(crate) mod codebook;
 mod container;
 mod error;
 pub mod export;

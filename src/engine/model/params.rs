@@ -2,6 +2,7 @@
 
 use super::Blob;
 use super::blob::FileState;
+use super::codebook::Codebook;
 use super::ggml::Block;
 use super::int4::Int4;
 use super::{fp8, int8};
@@ -87,6 +88,8 @@ enum Data {
     },
     /// Rows of `numel` 4-bit values; counts were checked at construction.
     Int4(Arc<Int4>),
+    /// Numbers of `numel` shared values; counts were checked at construction.
+    Codebook(Arc<Codebook>),
 }
 
 /// The product of `shape`, or `None` when it overflows.
@@ -234,7 +237,7 @@ impl Param {
 
     /// The same values in another shape; `None` when the counts differ or quantized rows would be torn.
     pub fn reshaped(&self, shape: Vec<usize>) -> Option<Param> {
-        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_));
+        let quantized = matches!(self.data, Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_));
         let fits = numel_of(&shape)? == self.numel() && (!quantized || shape.first() == self.shape.first());
         fits.then(|| Param { shape, data: self.data.clone() })
     }
@@ -243,7 +246,7 @@ impl Param {
     pub fn transposed(&self) -> Option<Param> {
         let &[rows, cols] = self.shape.as_slice() else { return None };
         let data = match &self.data {
-            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => return None,
+            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => return None,
             Data::Turned(inner) if inner.shape == [cols, rows] => return Some(Param::clone(inner)),
             Data::Turned(_) | Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } => {
                 Data::Turned(Arc::new(self.clone()))
@@ -273,7 +276,7 @@ impl Param {
             }
             Data::Owned(v) => Param::owned(shape, v.get(first..first + count)?.to_vec()),
             Data::Turned(_) => Param::owned(shape, self.values().get(first..first + count)?.to_vec()),
-            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+            Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => None,
         }
     }
 
@@ -306,6 +309,19 @@ impl Param {
     pub fn as_int4(&self) -> Option<&Int4> {
         let Data::Int4(rows) = &self.data else { return None };
         Some(rows)
+    }
+
+    /// Shared values, rows one per index of axis 0; `None` when counts disagree.
+    pub fn codebook(shape: Vec<usize>, codebook: Codebook) -> Option<Param> {
+        let fits = numel_of(&shape)? == codebook.rows.checked_mul(codebook.cols)?;
+        (fits && shape.first() == Some(&codebook.rows))
+            .then(|| Param { shape, data: Data::Codebook(Arc::new(codebook)) })
+    }
+
+    /// The shared values of such a tensor.
+    pub fn as_codebook(&self) -> Option<&Codebook> {
+        let Data::Codebook(codebook) = &self.data else { return None };
+        Some(codebook)
     }
 
     /// Blocks in memory of their own; `None` where they are not as many as `shape` takes.
@@ -348,6 +364,7 @@ impl Param {
             Data::Owned(_) => Some(Dtype::F32),
             Data::View { dtype, .. } => Some(*dtype),
             Data::Blocks { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+            Data::Codebook(_) => None,
         }
     }
 
@@ -360,6 +377,7 @@ impl Param {
             // Blocks lie along the rows that the file has, not along those of the layer.
             Data::Turned(inner) => inner.filed().filter(|p| !matches!(p, Precision::Block(_))),
             Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+            Data::Codebook(_) => None,
         }
     }
 
@@ -378,10 +396,11 @@ impl Param {
             (Data::View { dtype, .. }, WeightFormat::F16) => *dtype == Dtype::F16,
             (Data::View { dtype, .. }, WeightFormat::Bf16) => *dtype == Dtype::Bf16,
             (Data::Int4(q), WeightFormat::Int4 { group }) => q.group == group.unwrap_or(q.cols).clamp(1, q.cols.max(1)),
+            (Data::Codebook(c), WeightFormat::Codebook { bits }) => c.bits == bits,
             (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
             (Data::Blocks { block, .. }, WeightFormat::Block(wanted)) => *block == wanted,
             (Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } | Data::Turned(_), _) => false,
-            (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_), _) => false,
+            (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_), _) => false,
         }
     }
 
@@ -410,6 +429,7 @@ impl Param {
                 Data::Fp8 { q: q.into(), scales: scales.into() }
             }
             WeightFormat::Int4 { group } => Data::Int4(Arc::new(Int4::quantize(&values, rows, group))),
+            WeightFormat::Codebook { bits } => Data::Codebook(Arc::new(Codebook::quantize(&values, rows, bits))),
             WeightFormat::Block(block) => match values.len().checked_div(rows) {
                 Some(row) if row.is_multiple_of(block.values()) => {
                     Data::Blocks { blob: Blob::Owned(block.encode(&values).into()), offset: 0, block }
@@ -445,7 +465,7 @@ impl Param {
             Data::View { blob, offset, dtype } => blob.release(*offset, self.numel() * dtype.size()),
             Data::Blocks { blob, offset, block } => blob.release(*offset, block_bytes(*block, self.numel())),
             Data::Turned(inner) => inner.release(),
-            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => {}
+            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => {}
         }
     }
 
@@ -454,7 +474,7 @@ impl Param {
         match &self.data {
             Data::View { blob, .. } | Data::Blocks { blob, .. } => Some(blob),
             Data::Turned(inner) => inner.blob(),
-            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
+            Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => None,
         }
     }
 
@@ -468,6 +488,7 @@ impl Param {
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
             Data::Fp8 { q, scales } => q.len() + scales.len() * 4,
             Data::Int4(rows) => rows.bytes(),
+            Data::Codebook(c) => c.bytes(),
         };
         bytes as u64
     }
@@ -506,6 +527,7 @@ impl Param {
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
             Data::Fp8 { q, scales } => Cow::Owned(fp8::dequantize_rows(q, scales)),
             Data::Int4(rows) => Cow::Owned(rows.dequantize()),
+            Data::Codebook(c) => Cow::Owned(c.dequantize()),
         }
     }
 }

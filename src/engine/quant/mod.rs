@@ -5,12 +5,14 @@
 mod gptq;
 mod gptq_blocks;
 mod histogram;
+mod shared;
 
 pub use crate::graph::{Calibration, Precision, Precisions, Range, Runs, WeightFormat};
 pub(crate) use gptq::{Factor, ROWS};
 pub use gptq::{Grid, Learnt, gptq};
 pub use gptq_blocks::{LearntBlocks, gptq_blocks};
 pub use histogram::Histogram;
+pub use shared::{LearntShared, share};
 
 use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
 

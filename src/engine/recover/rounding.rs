@@ -1,10 +1,10 @@
-//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits; to GGML's formats: `blocks`. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
+//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits and for shared values; to GGML's formats: `blocks`. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
 //!
 //! A layer's Gram matrix is that of its inputs in the compressed network, so that the layers before it are rounded already. Where the
 //! layer or the norm after it has something to add, what rounding changes of the mean output goes there, and the matrix is centred
 //! (bias correction, Nagel et al. 2019, arXiv 1906.04721).
 //!
-//! Not here: how one row is rounded (`quant::gptq`).
+//! Not here: how one row is rounded (`quant::gptq`, `quant::shared`).
 
 use super::blocks;
 use super::ridge::add_to;
@@ -15,7 +15,7 @@ use super::{RepairError, sample};
 use crate::graph::{Graph, Node, NodeId, Op, ParamRole, Precision, WeightFormat, op, shapes};
 use crate::model::int4::Int4;
 use crate::model::{Model, Param, ParamStore};
-use crate::quant::{Grid, gptq};
+use crate::quant::{Grid, gptq, share};
 use candle_core::Tensor;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -71,7 +71,7 @@ fn learnable(state: &State) -> Vec<usize> {
         let Some(Ok(weight)) = n.param(ParamRole::Weight).map(|name| model.params.get(name)) else { return false };
         let columns: usize = weight.shape().iter().skip(1).product();
         ungrouped
-            && grid(format, columns).is_some()
+            && codes(format, columns).is_some()
             && !weight.is_in(format)
             && columns <= WIDEST
             // What else reads the weight was not asked.
@@ -82,11 +82,22 @@ fn learnable(state: &State) -> Vec<usize> {
     model.graph.live().filter(|(_, n)| wanted(n)).map(|(id, _)| id.index()).collect()
 }
 
-/// The codes of a format of our own, for rows of `columns`.
-fn grid(format: WeightFormat, columns: usize) -> Option<Grid> {
+/// What weights of a format of our own are rounded to.
+#[derive(Clone, Copy)]
+enum Codes {
+    Grid(Grid),
+    /// 2^bits values.
+    Shared(u8),
+}
+
+/// Those of a format, for rows of `columns`.
+fn codes(format: WeightFormat, columns: usize) -> Option<Codes> {
     match format {
-        WeightFormat::Int8 => Some(Grid { top: 127, group: columns }),
-        WeightFormat::Int4 { group } => Some(Grid { top: 7, group: group.unwrap_or(columns).min(columns) }),
+        WeightFormat::Int8 => Some(Codes::Grid(Grid { top: 127, group: columns })),
+        WeightFormat::Int4 { group } => {
+            Some(Codes::Grid(Grid { top: 7, group: group.unwrap_or(columns).min(columns) }))
+        }
+        WeightFormat::Codebook { bits } => Some(Codes::Shared(bits)),
         WeightFormat::F32 | WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Fp8 | WeightFormat::Block(_) => None,
     }
 }
@@ -233,17 +244,19 @@ fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<O
     let Some(name) = node.param(ParamRole::Weight) else { return Ok(None) };
     let (weight, format) = (model.params.get(name)?, model.precision.get(&node.name).weights());
     let columns = inputs.sum.len();
-    let Some(grid) = grid(format, columns) else { return Ok(None) };
+    let Some(codes) = codes(format, columns) else { return Ok(None) };
     let moved = inputs.movable(graph, id);
     let (gram, values) = (inputs.seen(moved.is_some()), weight.values());
-    let Some(found) = gptq(&values, &gram, grid) else { return Ok(None) };
     let (shape, rows) = (weight.shape().to_vec(), values.len() / columns.max(1));
-    let rounded = match format {
-        WeightFormat::Int4 { group } => {
-            let codes = Int4::of_codes(rows, columns, group, &found.codes, found.scales);
-            codes.and_then(|codes| Param::int4(shape, codes))
-        }
-        _ => Param::int8(shape, found.codes, found.scales),
+    let rounded = match codes {
+        Codes::Shared(bits) => share(&values, &gram, bits).and_then(|found| Param::codebook(shape, found.codebook)),
+        Codes::Grid(grid) => gptq(&values, &gram, grid).and_then(|found| match format {
+            WeightFormat::Int4 { group } => {
+                let codes = Int4::of_codes(rows, columns, group, &found.codes, found.scales);
+                codes.and_then(|codes| Param::int4(shape, codes))
+            }
+            _ => Param::int8(shape, found.codes, found.scales),
+        }),
     };
     let Some(rounded) = rounded else { return Ok(None) };
     let mut params = model.params.clone();

@@ -219,6 +219,18 @@ fn rounding_is_learnt_layer_by_layer_and_stays_where_the_loss_falls() {
     assert_eq!((again.params.hash(), same), (learnt.params.hash(), steps));
 }
 
+/// Weights that share values, too.
+#[test]
+fn shared_values_are_learnt_where_the_loss_falls() {
+    let rig = rounds(&resnet(), Precision::Lut3, false);
+    let (learnt, steps, _) = rig.made(&[Stage::Apply, Stage::Round]);
+    assert!(steps.iter().filter(|s| s.kept).count() * 2 > rig.actions.len(), "{steps:?}");
+    for step in steps {
+        let weight = format!("{}.weight", step.name.trim_start_matches("round "));
+        assert_eq!(learnt.params.get(&weight).unwrap().as_codebook().is_some(), step.kept, "{weight}");
+    }
+}
+
 /// Its walk stops at layers that are rounded themselves.
 #[test]
 fn rounding_is_learnt_where_no_norm_follows_a_layer() {

@@ -4,7 +4,7 @@
 //! All of it is read off the gradients that a step works out anyway, before they are shortened. Invariants: nothing here changes what is
 //! trained; it is in no checkpoint, so that a healing that goes on begins to average anew; figures that are no numbers are not told.
 
-use super::pupil::{Pupil, Slot};
+use super::pupil::Pupil;
 use crate::graph::ParamRole;
 use crate::model::Model;
 use rayon::prelude::*;
@@ -124,7 +124,7 @@ impl Pulse {
             if std::mem::replace(&mut taken[at], true) {
                 continue;
             }
-            let start = pupil.slots[at].value.clone();
+            let start = pupil.slots[at].values().into_owned();
             let from = squares(&start);
             let name = node.name.clone();
             layers.push(Layer {
@@ -166,9 +166,9 @@ impl Pulse {
         let spreads = self.count > 1;
         let whole = (n as f64 * all).powi(2);
         self.layers.par_iter_mut().for_each(|layer| {
-            let Slot { name, value, .. } = &pupil.slots[layer.slot];
-            let Some(grad) = grads.get(name) else { return };
-            let [gradient, product, now, way] = sums(grad, value, &layer.start);
+            let slot = &pupil.slots[layer.slot];
+            let Some(grad) = grads.get(&slot.name) else { return };
+            let [gradient, product, now, way] = sums(grad, &slot.values(), &layer.start);
             (layer.now, layer.way, layer.reached) = (now, way, true);
             // Two equations: what parts have is |G|² + trΣ·each, what all together have |G|² + trΣ·all.
             let big = gradient * whole;

@@ -6,7 +6,9 @@ use crate::exec::tape::{Statistics, Weights};
 use crate::graph::{Graph, Op, ParamRole, WeightFormat, param_shapes};
 use crate::model::{Model, Param, ParamStore};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// How fast running statistics follow those of batches.
 const STATISTICS: f64 = 0.1;
@@ -31,6 +33,35 @@ pub(super) struct Slot {
     masked: Option<Vec<bool>>,
     /// What the layer's weights are stored in: the forward pass sees them rounded.
     format: WeightFormat,
+    /// Which of `value` each weight is, where they share values (Han et al. 2016): those are what is trained.
+    codes: Option<Arc<[u8]>>,
+}
+
+impl Slot {
+    /// The weights.
+    pub fn values(&self) -> Cow<'_, [f32]> {
+        self.spread(&self.value)
+    }
+
+    /// The weights of which `value` are those that are trained.
+    fn spread<'a>(&self, value: &'a [f32]) -> Cow<'a, [f32]> {
+        match &self.codes {
+            Some(codes) => codes.iter().map(|c| value[usize::from(*c)]).collect(),
+            None => Cow::Borrowed(value),
+        }
+    }
+
+    /// The gradient by what is trained: of a shared value the mean over the weights that are it, which is where their own gradients lead as
+    /// far as they stay one; their sum would take steps as many times as large.
+    fn gathered<'a>(&self, grad: &'a [f32]) -> Cow<'a, [f32]> {
+        let Some(codes) = &self.codes else { return Cow::Borrowed(grad) };
+        let mut sums = vec![(0f64, 0u32); self.value.len()];
+        for (c, g) in codes.iter().zip(grad) {
+            let (sum, n) = &mut sums[usize::from(*c)];
+            (*sum, *n) = (*sum + f64::from(*g), *n + 1);
+        }
+        sums.into_iter().map(|(sum, n)| (sum / f64::from(n.max(1))) as f32).collect()
+    }
 }
 
 /// A batch norm's running statistics.
@@ -65,11 +96,14 @@ impl Pupil {
                 if matches!(role, ParamRole::Mean | ParamRole::Var) || slots.iter().any(|s| s.name == name) {
                     continue;
                 }
-                let value = model.params.get(name)?.values().into_owned();
+                let param = model.params.get(name)?;
                 let weight = role == ParamRole::Weight && node.op.is_conv_or_linear();
+                let format = if weight { model.precision.get(&node.name).weights() } else { WeightFormat::F32 };
+                let shared = matches!(format, WeightFormat::Codebook { .. }).then(|| param.stored_in(format));
+                let shared = shared.as_ref().and_then(Param::as_codebook);
+                let value = shared.map_or_else(|| param.values().into_owned(), |c| c.values.clone());
                 let masked = (weight && masked.contains(&node.name)).then(|| value.iter().map(|v| *v == 0.0).collect());
                 let second = if how.optimiser == Optimiser::AdamW { vec![0.0; value.len()] } else { Vec::new() };
-                let format = if weight { model.precision.get(&node.name).weights() } else { WeightFormat::F32 };
                 slots.push(Slot {
                     name: name.to_owned(),
                     shape,
@@ -80,6 +114,7 @@ impl Pupil {
                     decays: weight,
                     masked,
                     format,
+                    codes: shared.map(|c| c.codes().into()),
                 });
             }
             if let Op::BatchNorm2d(_) = node.op {
@@ -103,8 +138,8 @@ impl Pupil {
     pub fn weights(&self, average: bool) -> Result<Weights, TrainError> {
         let one = |slot: &Slot| {
             let value = if average { &slot.average } else { &slot.value };
-            if slot.format == WeightFormat::F32 {
-                return Some((slot.name.clone(), value.clone()));
+            if slot.format == WeightFormat::F32 || slot.codes.is_some() {
+                return Some((slot.name.clone(), slot.spread(value).into_owned()));
             }
             let rounded = Param::owned(slot.shape.clone(), value.clone())?.stored_in(slot.format).values().into_owned();
             Some((slot.name.clone(), rounded))
@@ -133,6 +168,7 @@ impl Pupil {
         let (c1, c2) = (1.0 - BETA.0.powi(t as i32), 1.0 - BETA.1.powi(t as i32));
         self.slots.par_iter_mut().for_each(|slot| {
             let Some(grad) = grads.get(&slot.name) else { return };
+            let grad = slot.gathered(grad);
             let decay = if slot.decays { how.decay } else { 0.0 };
             for k in 0..slot.value.len() {
                 let (g, w) = (f64::from(grad[k]) * shorten, f64::from(slot.value[k]));
@@ -181,7 +217,7 @@ impl Pupil {
     pub fn kept(&self, params: &ParamStore) -> Result<ParamStore, TrainError> {
         let mut out = params.clone();
         for slot in &self.slots {
-            out.set(&slot.name, slot.average.clone())?;
+            out.set(&slot.name, slot.spread(&slot.average).into_owned())?;
         }
         for r in &self.running {
             out.set(&r.mean, r.values[2].clone())?;

@@ -69,6 +69,7 @@ impl Builder<'_> {
             WeightFormat::F32 => param.clone(),
             format @ (WeightFormat::F16 | WeightFormat::Bf16 | WeightFormat::Block(_)) => param.stored_in(format),
             WeightFormat::Int8 | WeightFormat::Fp8 | WeightFormat::Int4 { .. } => return Ok(None),
+            WeightFormat::Codebook { .. } => return Ok(None),
         };
         if param.packed().is_none() {
             return Ok(None);

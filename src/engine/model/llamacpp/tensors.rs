@@ -274,6 +274,7 @@ fn choose(param: &Param, format: WeightFormat) -> (Kind, Option<Change>) {
         WeightFormat::Int8 => (Float(Dtype::F16), Some(Change::Halves("int8"))),
         WeightFormat::Int4 { .. } => (Float(Dtype::F16), Some(Change::Halves("w4"))),
         WeightFormat::Fp8 => (Float(Dtype::F16), Some(Change::Halves("fp8"))),
+        WeightFormat::Codebook { .. } => (Float(Dtype::F16), Some(Change::Halves("shared values"))),
     }
 }
 

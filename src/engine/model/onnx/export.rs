@@ -21,7 +21,7 @@ const NODES: &str = "paring.nodes";
 const MAX_BYTES: usize = i32::MAX as usize;
 
 /// Writes `model` as ONNX, opset 17, with a free batch axis, and free tokens where the graph leaves them free. 8-bit weights are stored in 8 bits and dequantized in the
-/// graph; inputs of static int8 layers are rounded to 8 bits too. Returns the BLAKE3 (hex) of the file.
+/// graph, as are numbers of shared values, of which each takes a byte; inputs of static int8 layers are rounded to 8 bits too. Returns the BLAKE3 (hex) of the file.
 ///
 /// Other precisions are stored as the f32 weights that they give, and are f32 when opened again; but for fp8, whose activations
 /// are rounded too, which this opset has no words for.
@@ -51,20 +51,21 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     written::replace(path, |out: &mut dyn Write| out.write_all(&bytes)).map_err(write_error)
 }
 
-/// `model` with precisions that ONNX has: f32 and 8-bit weights; others as the f32 weights that they give.
+/// `model` with precisions that ONNX has: f32, 8-bit weights and shared values; others as the f32 weights that they give.
 fn plain(model: &Model) -> Result<Model> {
-    let int8 = model.precision.nodes.iter().filter(|(_, p)| p.weights() == WeightFormat::Int8);
-    let precision: Precisions = int8.map(|(name, p)| (name, *p)).collect();
+    let told = |p: &Precision| matches!(p.weights(), WeightFormat::Int8 | WeightFormat::Codebook { .. });
+    let has = model.precision.nodes.iter().filter(|(_, p)| told(p));
+    let precision: Precisions = has.map(|(name, p)| (name, *p)).collect();
     let kept = |(name, _): &(&String, _)| precision.nodes.contains_key(*name);
     let inputs = model.precision.inputs.iter().filter(kept).map(|(n, r)| (n.clone(), *r)).collect();
     let mut params = ParamStore::default();
     for (name, param) in export::stored(model)?.iter() {
-        let int8 = model.graph.nodes.iter().any(|n| {
+        let kept = model.graph.nodes.iter().any(|n| {
             n.params.iter().any(|p| p.name == name) && precision.nodes.contains_key(&n.name) && n.op.is_conv_or_linear()
         });
         // What is stored in halves is written out as what it holds.
         let other = param.as_int4().is_some() || param.as_blocks().is_some() || param.filed().is_some();
-        let quantized = param.as_int8().is_some() && !int8 || other;
+        let quantized = (param.as_int8().is_some() || param.as_codebook().is_some()) && !kept || other;
         params.insert(name, if quantized { param.stored_in(WeightFormat::F32) } else { param.clone() });
     }
     let precision = Precisions { inputs, ..precision };
@@ -94,13 +95,16 @@ pub(super) fn reopen(graph: &GraphProto, source: &mut Source, text: &str, path: 
         let damaged = |why| ModelError::damaged(path, format!("tensor `{}` {why}", printable(&name)));
         // Shapes and indices of operators are no parameters.
         let Constant { shape, data, .. } = match t.data_type {
-            Some(data_type::FLOAT | data_type::INT8) => source.tensor(t).map_err(damaged)?,
+            Some(data_type::FLOAT | data_type::INT8 | data_type::UINT8) => source.tensor(t).map_err(damaged)?,
             _ => continue,
         };
         let raw = match data {
             Data::Floats(p) => RawTensor::Float(p),
             Data::Ints(_) => match source.raw(t).map_err(damaged)? {
-                Some((blob, offset, _)) => RawTensor::Bytes { dtype: "I8", shape, blob, offset },
+                Some((blob, offset, _)) => {
+                    let dtype = if t.data_type == Some(data_type::UINT8) { "U8" } else { "I8" };
+                    RawTensor::Bytes { dtype, shape, blob, offset }
+                }
                 None => continue,
             },
         };

@@ -3,7 +3,8 @@
 //!
 //! Values are called `/` and the node's name, so that none collides with a parameter's. Weights of int8 layers are
 //! stored as the very rows and scales that we run and dequantized in the graph (`DequantizeLinear`, per channel); layers
-//! of static int8 get their inputs rounded to 8 bits over their ranges as well (QDQ).
+//! of static int8 get their inputs rounded to 8 bits over their ranges as well (QDQ). Weights that share values are stored as
+//! numbers, a byte each, and looked up in the graph (`Gather`).
 
 use super::proto::{
     AttributeProto, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
@@ -13,7 +14,7 @@ use crate::graph::op::{self, Dim, InputType};
 use crate::graph::{
     Activation, Binding, Graph, Node, Op, ParamRole, PositionBias, Range, channel_axis, least, shapes_at, window,
 };
-use crate::model::export::SCALES;
+use crate::model::export::{SCALES, VALUES};
 use crate::model::params::{Param, ParamStore, f32_bytes};
 use std::collections::BTreeMap;
 
@@ -166,6 +167,11 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn parameter(&mut self, name: &str, param: &Param) {
         let shape = param.shape();
+        if let Some(c) = param.as_codebook() {
+            let values = tensor(&format!("{name}{VALUES}"), &[c.values.len()], data_type::FLOAT, f32_bytes(&c.values));
+            self.out.initializer.extend([tensor(name, shape, data_type::UINT8, c.codes()), values]);
+            return;
+        }
         self.out.initializer.extend(match param.as_int8() {
             Some((q, scales)) => {
                 let bytes = q.iter().map(|v| v.to_le_bytes()[0]).collect();
@@ -262,10 +268,16 @@ impl Writer<'_> {
         Ok(name.to_owned())
     }
 
-    /// The float weight of a layer; int8 rows are dequantized.
+    /// The float weight of a layer; int8 rows are dequantized, shared values looked up.
     fn weight(&mut self, node: &Node) -> Result<String, String> {
         let name = self.param(node, ParamRole::Weight)?;
-        let rows = match self.params.get(&name).map_err(|e| e.to_string())?.as_int8() {
+        let param = self.params.get(&name).map_err(|e| e.to_string())?;
+        if param.as_codebook().is_some() {
+            let at = self.op("Cast", &[&name], vec![int("to", i64::from(data_type::INT32))]);
+            let values = name.clone() + VALUES;
+            return Ok(self.op("Gather", &[&values, &at], vec![int("axis", 0)]));
+        }
+        let rows = match param.as_int8() {
             None => return Ok(name),
             Some((_, scales)) => scales.len(),
         };

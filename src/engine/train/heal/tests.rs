@@ -225,6 +225,34 @@ fn masks_stay_and_weights_are_seen_as_they_are_stored() {
     assert!(stored.as_int4().is_some());
 }
 
+/// Han et al. 2016: which weights share a value stays, the values are what is learnt.
+#[test]
+fn shared_values_are_learnt_and_stay_shared() {
+    let mut rig = Rig::of(&resnet());
+    let layers: Vec<String> =
+        rig.student.graph.live().filter(|(_, n)| n.op.is_conv_or_linear()).map(|(_, n)| n.name.clone()).collect();
+    rig.student.precision = layers.iter().map(|name| (name.as_str(), Precision::Lut3)).collect();
+    let made = rig.healed(&how(60, true));
+    assert!(made.course.best.loss < made.course.looks[0].loss);
+    for layer in layers {
+        let of = |model: &Model| {
+            let param = model.params.get(&format!("{layer}.weight")).expect("it").clone();
+            let stored = param.stored_in(Precision::Lut3.weights());
+            let same = param.values() == stored.values();
+            (stored.as_codebook().expect("shared").clone(), same)
+        };
+        let ((before, _), (after, same)) = (of(&rig.student), of(&made.model));
+        assert!(same, "{layer}: what came out is what is stored");
+        assert_ne!(before.values, after.values);
+        // Weights that were one are one.
+        let (from, to) = (before.dequantize(), after.dequantize());
+        let mut became = std::collections::BTreeMap::new();
+        for (a, b) in from.iter().zip(&to) {
+            assert_eq!(became.entry(a.to_bits()).or_insert(*b), b, "{layer}");
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_healed_is_refused_in_words() {
     let rig = Rig::of(&resnet());
