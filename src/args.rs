@@ -78,7 +78,7 @@ pub enum Cmd {
         /// Where to; `NAME.safetensors`, or the folder `NAME`, by default.
         #[arg(long, short, value_name = "FILE")]
         out: Option<PathBuf>,
-        /// safetensors, onnx, gguf (language models, for llama.cpp), or pytorch: a folder with a
+        /// safetensors, onnx, gguf (language models, for llama.cpp), hf (for transformers), or pytorch: a folder with a
         /// Python loader; what FILE ends in by default.
         #[arg(long, default_value = "", hide_default_value = true)]
         format: String,
@@ -271,9 +271,15 @@ pub struct Eval {
     /// that without --precision, --sparsity and --factors.
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<String>,
-    /// Of questions with choices: also how likely each choice is (JSON only).
+    /// Of questions: also how likely each choice is, or what was answered to each (JSON only).
     #[arg(long)]
     pub items: bool,
+    /// Of questions with free answers: tokens of an answer at most [default: 64].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub answer_tokens: Option<u32>,
+    /// Of questions with free answers: an answer goes on after a line break.
+    #[arg(long)]
+    pub lines: bool,
     /// Also print the logits of the first N images (JSON only).
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub logits: usize,
@@ -493,7 +499,7 @@ pub struct Convert {
     /// The file to write.
     #[arg(long, short, value_name = "FILE")]
     pub out: PathBuf,
-    /// safetensors, onnx, gguf (language models, for llama.cpp), or pytorch: a folder with a
+    /// safetensors, onnx, gguf (language models, for llama.cpp), hf (for transformers), or pytorch: a folder with a
     /// Python loader; what FILE ends in by default.
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<String>,

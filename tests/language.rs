@@ -18,12 +18,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "language/answers.rs"]
+mod answers;
 #[path = "language/chat.rs"]
 mod chat;
 #[path = "language/experts.rs"]
 mod experts;
 #[path = "language/foreign.rs"]
 mod foreign;
+#[path = "language/hub.rs"]
+mod hub;
 #[path = "language/narrow.rs"]
 mod narrow;
 #[path = "common/talker.rs"]
@@ -373,6 +377,47 @@ fn gguf_that_is_written_opens_as_what_it_was() {
             assert_eq!(here.decode(&ids).unwrap(), text);
         }
     }
+}
+
+/// Directories of further kinds become files that compute what transformers does: scaled positions, norms elsewhere, windows in some layers.
+#[test]
+fn further_kinds_become_gguf_from_their_directories() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let expected: Value =
+        serde_json::from_str(&std::fs::read_to_string(decoders().join("expected.json")).unwrap()).unwrap();
+    for name in ["rope_linear", "rope_llama3", "rope_yarn", "olmo2", "gemma2", "gemma3"] {
+        let from = talker::copied(&decoders().join(name), &dir.path().join(name), 32);
+        let whole = open(&from);
+        assert_eq!(to_gguf(&whole, &out), Ok(vec![]), "{name}");
+        let found = flat(&compile(&open(&out)).run(&fewer_ids()).unwrap());
+        let off = apart(&found, &floats(&expected["logits"][expected["files"][name].as_str().unwrap()]));
+        assert!(off < 1e-4, "{name}: off by {off}");
+        // By way of a file of our own, too.
+        let ours = dir.path().join("ours.safetensors");
+        export::safetensors(&ours, &whole, &Manifest::default()).unwrap();
+        let other = dir.path().join("other.gguf");
+        assert_eq!(to_gguf(&open(&ours), &other), Ok(vec![]));
+        assert_eq!(flat(&compile(&open(&other)).run(&fewer_ids()).unwrap()), found, "{name}");
+    }
+    // What llama.cpp does not look at is told.
+    for name in ["mistral_sliding", "qwen2_sliding"] {
+        let from = talker::copied(&decoders().join(name), &dir.path().join(name), 32);
+        let notes = to_gguf(&open(&from), &out).unwrap();
+        assert!(notes.iter().any(|n| n.contains("sliding window of") && n.contains("another network")), "{notes:?}");
+    }
+    for (name, words) in [("rope_dynamic", "`dynamic`"), ("rope_yarn_told", "are not written"), ("phi3", "kind `phi3`")]
+    {
+        let from = talker::copied(&decoders().join(name), &dir.path().join(name), 32);
+        let error = to_gguf(&open(&from), &out).unwrap_err();
+        assert!(error.contains(words) && error.matches("hint: ").count() == 1, "{error}");
+        assert_eq!(error.matches("cannot be used").count(), 1, "{error}");
+    }
+    // Its layers with a window are those of some numbers.
+    let gemma = open(&dir.path().join("gemma2"));
+    let gone = |i: usize| (Target::Block(format!("layers.{i}")), Action::RemoveBlock);
+    let error = to_gguf(&prune::apply(&gemma, &[], &[gone(0)]).unwrap(), &out).unwrap_err();
+    assert!(error.contains("would be number 0") && error.contains("one layer in 2 look at all"), "{error}");
 }
 
 #[test]

@@ -233,7 +233,11 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     let place = named(name)?;
     let format =
         export_format(format, &out.map(|p| p.to_string_lossy()).unwrap_or_default()).map_err(anyhow::Error::msg)?;
-    let usual = if format == "pytorch" { place.name.clone() } else { format!("{}.{format}", place.name) };
+    let usual = if crate::model::formats::FOLDERS.contains(&format) {
+        place.name.clone()
+    } else {
+        format!("{}.{format}", place.name)
+    };
     let out = std::path::absolute(out.unwrap_or(Path::new(&usual)))?;
     // The host would follow a link to an open file of a process to one of its own.
     crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;

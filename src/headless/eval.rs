@@ -3,10 +3,10 @@
 
 use super::against::{Beside, Original};
 use super::out::{self, say};
-use super::{Exit, UsageError, choices, print_json, progress_line, setup};
+use super::{Exit, UsageError, answers, choices, print_json, progress_line, setup};
 use crate::args::Eval;
 use crate::config::text::{clean, left};
-use crate::data::{Dataset, Questions, TextOptions};
+use crate::data::{Answered, Dataset, Questions, TextOptions};
 use crate::eval;
 use crate::exec::{Cancel, CompileOptions, Plan};
 use crate::host::compute::{classifies_text, takes_text};
@@ -39,10 +39,21 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     if let Some(data) = args.data.as_deref().filter(|_| takes_text(&model))
         && Questions::are_in(Path::new(data))?
     {
+        if args.answer_tokens.is_some() || args.lines {
+            bail!("--answer-tokens and --lines are for questions with free answers; hint: these have choices");
+        }
         return choices::run(args, data, model, original.as_ref(), how);
     }
+    if let Some(data) = args.data.as_deref().filter(|_| takes_text(&model))
+        && Answered::are_in(Path::new(data))?
+    {
+        return answers::run(args, data, model, original.as_ref(), how);
+    }
+    if args.answer_tokens.is_some() || args.lines {
+        bail!("--answer-tokens and --lines are for questions with free answers; hint: leave them out for other data");
+    }
     if args.items {
-        bail!("--items is for questions with choices; hint: leave it out for other data");
+        bail!("--items is for questions; hint: leave it out for other data");
     }
     let text = takes_text(&model).then(|| text_options(args, model.info.context)).transpose()?;
     let (spec, tokenizer) = (args.data.as_deref(), args.text.tokenizer.as_ref().unwrap_or(&args.model));

@@ -210,7 +210,13 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
     notes.extend(without_zero(decided, &wanted, model));
     notes.extend(recover::stayed_whole(&model.graph, &actions));
     notes.extend(rounded_factors(model));
-    notes.push(format!("fitted on {} of {}", counted(used.fitted as usize, "window"), text.data.card().name));
+    notes.push(match used.fitted {
+        0 => format!(
+            "nothing was fitted or tried on {}: what this costs is unmeasured; hint: `paring eval` with --against the original tells",
+            text.data.card().name
+        ),
+        n => format!("fitted on {} of {}", counted(n as usize, "window"), text.data.card().name),
+    });
     let said = json!({ "steps": steps.iter().map(RepairStep::for_manifest).collect::<Vec<_>>(), "fitted": used.fitted, "checked": used.checked,
         "data": text.data.card().name, "seen": used.hash });
     Ok((notes, said))

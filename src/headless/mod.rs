@@ -4,6 +4,7 @@
 //! verdicts alone, and drives a host through the same frames as a screen.
 
 pub mod against;
+mod answers;
 pub mod choices;
 pub mod control;
 pub mod convert;

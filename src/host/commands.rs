@@ -57,7 +57,7 @@ pub fn judge(
         Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
     };
     if let Some(what) = running.filter(|_| waits) {
-        return Err(format!("`{what}` is running; hint: wait for it or cancel it"));
+        return Err(busy(what));
     }
     if reviews {
         reviewable(state)?;
@@ -347,12 +347,19 @@ fn reviewable(state: &State) -> Result<(), String> {
     }
 }
 
+/// What must end before what was asked for.
+fn busy(what: &str) -> String {
+    match what {
+        // It ends when somebody ends it.
+        CONTROLLER => format!("`{what}` is running; hint: `:control off` ends it, and what it made stays"),
+        _ => format!("`{what}` is running; hint: wait for it or cancel it"),
+    }
+}
+
 /// A verdict may be answered while somebody still comments on it; nothing else may be under way.
 fn settled(state: &State, running: Option<&'static str>) -> Result<(), String> {
     match running {
-        Some(what) if state.phase != Phase::Verdict || what != JobKind::Run.label() => {
-            Err(format!("`{what}` is running; hint: wait for it or cancel it"))
-        }
+        Some(what) if state.phase != Phase::Verdict || what != JobKind::Run.label() => Err(busy(what)),
         _ => Ok(()),
     }
 }

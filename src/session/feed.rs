@@ -13,6 +13,9 @@ pub enum Channel {
     Text,
 }
 
+/// What [`Progress::job`] says while levels and their controller are made.
+pub const MAKING_LEVELS: [&str; 5] = ["levels", "level times", "tokens", "lessons", "controller"];
+
 /// How far long work is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {

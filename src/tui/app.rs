@@ -570,9 +570,12 @@ impl App {
         }
     }
 
-    /// Precisions to choose from.
-    pub fn precisions(&self) -> &'static [Precision] {
-        Precision::menu(self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model()))
+    /// Precisions to choose from for a layer: those that its rows take.
+    pub fn precisions(&self, layer: &str) -> Vec<Precision> {
+        let graph = self.state.card.as_ref().map(|c| &c.graph);
+        let op = graph.and_then(|g| Some(&g.node(g.by_name(layer)?).op));
+        let all = Precision::menu(graph.is_some_and(|g| g.is_language_model())).iter().copied();
+        all.filter(|p| op.is_none_or(|op| p.unfit(op).is_none())).collect()
     }
 
     /// What the decision card lists for the row under the cursor.

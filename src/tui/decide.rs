@@ -133,7 +133,7 @@ impl App {
     pub(super) fn next_precision(&mut self) {
         let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
         let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
-        let all = self.precisions();
+        let all = self.precisions(&l.name);
         let i = all.iter().position(|p| *p == now).unwrap_or(0);
         self.set_precision(all[(i + 1) % all.len()])
     }

@@ -52,7 +52,7 @@ impl Forecasts {
 }
 
 /// What `decisions` change in the latency of the rows as they are shown: those of the newest model, which earlier rounds
-/// may have made faster already. With what those rows take.
+/// may have made faster already. With what those rows take. `None` where the newest model has them all: then it is what they changed of the original.
 fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> Option<(Estimate, f64)> {
     let newest = shown_round(state);
     let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
@@ -63,6 +63,10 @@ fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> O
         .filter(|d| d.action != Action::Keep)
         .map(|d| (d.target, d.action))
         .collect();
+    let in_force = |d: &Decision| from.iter().any(|(t, a)| *t == d.target && *a == d.action);
+    if decisions.iter().all(in_force) {
+        return None;
+    }
     let mut to: Vec<(Target, Action)> =
         from.iter().filter(|(t, _)| !decisions.iter().any(|d| d.target == *t)).cloned().collect();
     to.extend(decisions.iter().filter(|d| d.action != Action::Keep).map(|d| (d.target.clone(), d.action.clone())));

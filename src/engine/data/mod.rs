@@ -4,6 +4,7 @@
 //! network's input. Not here: metrics (`eval`). Invariants: image `i` is the same image for as long as the set is open;
 //! labels lie below `classes()`; foreign bytes never panic.
 
+mod answered;
 mod cache;
 mod card;
 mod cifar;
@@ -33,10 +34,12 @@ mod split;
 pub mod stories;
 pub mod synthetic;
 mod text;
+mod views;
 
 #[cfg(test)]
 mod tests;
 
+pub use answered::{Answered, Asked};
 pub use card::DataCard;
 pub use classed::{ClassedOptions, classed};
 pub use error::DataError;
@@ -46,6 +49,7 @@ pub use questions::{Form, Question, Questions};
 pub use split::Split;
 pub(crate) use text::unfit;
 pub use text::{Counted, TextOptions, holds_ids, text};
+pub use views::Disturbance;
 
 use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};

@@ -19,6 +19,10 @@ pub enum ExecError {
     Shape { node: String, op: &'static str, found: String, expected: String },
     #[error("node `{node}`: tensor `{param}` holds NaN or infinite values; hint: the checkpoint is damaged")]
     NonFinite { node: String, param: String },
+    #[error(
+        "node `{node}`: {precision} cannot hold the values of `{param}`, which go up to {largest:e}; hint: bf16 or f32 can"
+    )]
+    Overflow { node: String, param: String, precision: &'static str, largest: f32 },
     #[error("node `{node}` ({op}): {what}")]
     Unsupported { node: String, op: &'static str, what: String },
     #[error("the graph has no node `{name}`; hint: {hint}")]

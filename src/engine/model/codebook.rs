@@ -369,7 +369,7 @@ mod tests {
     fn numbers_lie_as_documented_and_damage_is_refused() {
         let values: Vec<f32> = (0..8).map(|v| v as f32).collect();
         let made = Codebook::of_codes(2, 3, 3, &[1, 2, 7, 0, 5, 4], values.clone()).unwrap();
-        assert_eq!(made.packed, [1 | 2 << 3 | (7 << 6 & 255), 7 >> 2, 5 << 3, 4 >> 2]);
+        assert_eq!(made.packed, [0b1101_0001, 0b1, 0b10_1000, 0b1]);
         assert_eq!((made.codes(), made.bytes()), (vec![1, 2, 7, 0, 5, 4], 4 + 32));
         for (bits, cols) in [(2, 5), (3, 11), (4, 7), (8, 3)] {
             let codes: Vec<u8> = (0..4 * cols).map(|i| (i * 37 % (1 << bits)) as u8).collect();

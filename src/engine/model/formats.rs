@@ -3,7 +3,7 @@
 use super::export::{self, Manifest};
 use super::llamacpp;
 pub use super::llamacpp::Written;
-use super::{Model, Result, printable, python};
+use super::{Model, Result, printable, python, transformers};
 use crate::graph::{Node, WeightFormat};
 use crate::words::counted;
 use std::collections::BTreeMap;
@@ -11,8 +11,11 @@ use std::path::Path;
 
 /// Formats that a model is written in, as commands name them: one file that `paring` opens again (safetensors, or ONNX
 /// for other runtimes, see [`super::onnx`]), a folder with a generated PyTorch loader ([`python`]), or a language model for
-/// llama.cpp ([`llamacpp`]).
-pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx", "gguf"];
+/// llama.cpp ([`llamacpp`]) or as a directory for transformers ([`transformers`]).
+pub const FORMATS: &[&str] = &["safetensors", "pytorch", "onnx", "gguf", "hf"];
+
+/// Those of them that are folders.
+pub const FOLDERS: [&str; 2] = ["pytorch", "hf"];
 
 /// Endings of files that others write, and that nobody shall take ours for.
 const OTHERS: &[&str] = &["pth", "pt", "th", "bin", "ckpt", "h5", "tflite"];
@@ -32,7 +35,7 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
             .ok_or_else(|| format!("cannot export `{}`; hint: one of {}", printable(word), FORMATS.join(", ")))?,
     };
     let ending = printable(&ending.unwrap_or_default());
-    if ends.is_some_and(|e| e != found) || (found != "pytorch" && OTHERS.contains(&&*ending)) {
+    if ends.is_some_and(|e| e != found) || (!FOLDERS.contains(&found) && OTHERS.contains(&&*ending)) {
         return Err(format!(
             "a file that ends in `.{ending}` would not be {found}; hint: name it `.{found}`, or choose another format ({})",
             FORMATS.join(", ")
@@ -44,15 +47,19 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
 /// What [`write`] would refuse of `model` whatever its weights become; `factored`: a layer that is to be two by then.
 ///
 /// # Errors
-/// As [`llamacpp::check`].
+/// As [`llamacpp::check`] and [`transformers::check`].
 pub fn check(model: &Model, format: &str, factored: Option<&str>) -> Result<()> {
-    if format == "gguf" { llamacpp::check(model, factored) } else { Ok(()) }
+    match format {
+        "gguf" => llamacpp::check(model, factored),
+        "hf" => transformers::check(model, factored),
+        _ => Ok(()),
+    }
 }
 
 /// Writes `model` to `path` in one of [`FORMATS`].
 ///
 /// # Errors
-/// As [`export::safetensors`], [`python::folder`], [`super::export_onnx`] and [`llamacpp::gguf`].
+/// As [`export::safetensors`], [`python::folder`], [`super::export_onnx`], [`llamacpp::gguf`] and [`transformers::folder`].
 pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<Written> {
     let mut notes = Vec::new();
     let hash = match format {
@@ -63,6 +70,7 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> R
             super::export_onnx(path, model, manifest)?
         }
         "gguf" => return llamacpp::gguf(path, model, manifest),
+        "hf" => return transformers::folder(path, model, manifest),
         _ => export::safetensors(path, model, manifest)?,
     };
     Ok(Written { hash, notes, ..Written::default() })

@@ -42,6 +42,11 @@ impl Json {
         }
     }
 
+    /// The object; `None` where there is no file.
+    pub fn whole(&self) -> Option<&Value> {
+        Some(&self.value).filter(|v| v.is_object())
+    }
+
     pub fn is_there(&self) -> bool {
         !self.value.is_null()
     }

@@ -35,6 +35,7 @@ mod safetensors;
 mod tokenizer;
 mod torch;
 mod torn;
+mod transformers;
 mod values;
 mod written;
 

@@ -6,6 +6,7 @@
 //! a [`Metric`], is what budgets limit, forecasts foretell and verdicts measure. Here: the definition, classification ([`Classify`]) and next
 //! tokens ([`NextToken`]), paired statistics, distances between two models' outputs ([`Divergence`]). Not here: batches (`data`), passes over a set (`eval`).
 
+mod answers;
 mod bootstrap;
 mod classify;
 mod divergence;
@@ -15,6 +16,7 @@ mod metrics;
 mod paired;
 mod targets;
 
+pub use answers::{Counts, Worth};
 pub use bootstrap::{Estimate, FEWEST, RESAMPLES, quantile};
 pub(crate) use classify::finite_rows;
 pub use classify::{Classify, cross_entropy, kl};

@@ -182,11 +182,11 @@ impl Shelf {
 
     /// Where an export goes: as named, into a named folder, or under the model's name where the host was started.
     fn export_path(&self, path: &str, round: u32, format: &str) -> PathBuf {
-        let ending = if format == "pytorch" { String::new() } else { format!(".{format}") };
+        let ending = if formats::FOLDERS.contains(&format) { String::new() } else { format!(".{format}") };
         let name = format!("{}-paring-r{round}{ending}", self.card.model.name);
         match path.trim() {
             "" => PathBuf::from(name),
-            p if format == "pytorch" => PathBuf::from(p),
+            p if formats::FOLDERS.contains(&format) => PathBuf::from(p),
             p if Path::new(p).is_dir() => Path::new(p).join(name),
             p => PathBuf::from(p),
         }

@@ -141,7 +141,7 @@ fn block(c: &Canvas<'_>, b: usize, airy: bool, lines: &mut Vec<Line<'static>>) {
 }
 
 /// As many precisions of `all` around `now`, in their order, as `room` columns hold; one at least.
-fn choices(all: &'static [Precision], now: Precision, room: usize) -> &'static [Precision] {
+fn choices(all: &[Precision], now: Precision, room: usize) -> &[Precision] {
     let at = all.iter().position(|p| *p == now).unwrap_or(0);
     let wide = |of: &[Precision]| of.iter().map(|p| p.label().len() + 3).sum::<usize>() <= room;
     let (mut from, mut to) = (at, at + 1);
@@ -198,8 +198,8 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
             spans.push(span("precision ", pal.fg(Role::Dim)));
             let used: usize = spans.iter().map(|s| crate::config::text::width(&s.content)).sum();
             // Two columns for the marks that the menu goes on.
-            let all = app.precisions();
-            let shown = choices(all, now, (inner.width as usize).saturating_sub(used + stands(s).len() + 4));
+            let all = app.precisions(name);
+            let shown = choices(&all, now, (inner.width as usize).saturating_sub(used + stands(s).len() + 4));
             let more = span(pal.glyph("…", "~"), pal.fg(Role::Dim));
             if shown.first() != all.first() {
                 spans.push(more.clone());

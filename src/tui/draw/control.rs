@@ -7,7 +7,7 @@ use super::{Canvas, span};
 use crate::config::text::{clean, left, right, wrap};
 use crate::config::{Act, Role};
 use crate::control::{Asked, Figures, Side};
-use crate::session::{Controlled, LevelMade};
+use crate::session::{Controlled, LevelMade, MAKING_LEVELS, Progress};
 use crate::tui::app::App;
 use crate::tui::num;
 use crate::words::counted;
@@ -89,10 +89,10 @@ fn empty(app: &App, width: usize, out: &mut Vec<Line<'static>>) {
         Some(card) if !card.graph.is_language_model() => {
             "Levels are of language models, and this session's model is none.".to_owned()
         }
-        _ if app.running => match app.jobs.first() {
-            Some(j) => format!("making them: {} {}/{}, {}", clean(&j.job), j.done, j.total, clean(&j.label)),
-            None => "the host is at work".to_owned(),
-        },
+        _ if app.jobs.first().is_some_and(|j| MAKING_LEVELS.contains(&j.job.as_str())) => {
+            let at = |j: &Progress| format!("making them: {} {}/{}, {}", clean(&j.job), j.done, j.total, clean(&j.label));
+            app.jobs.first().map(at).unwrap_or_default()
+        }
         _ => "No levels yet. `:control 0.8` searches for some that share this model's weights, learns who chooses one for every token so \
               that it takes 0.8 of its time, and shows that at work beside every fixed level, on calibration text that is held back."
             .to_owned(),

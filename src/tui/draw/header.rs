@@ -52,7 +52,7 @@ struct Detail {
 }
 
 /// From everything to the least, in the order in which things go when room is short.
-const DETAILS: [(usize, usize, bool, bool); 11] = [
+const DETAILS: [(usize, usize, bool, bool); 12] = [
     (4, 8, true, true),
     (4, 5, true, true),
     (3, 8, true, true),
@@ -61,6 +61,7 @@ const DETAILS: [(usize, usize, bool, bool); 11] = [
     (3, 0, true, true),
     (2, 0, true, true),
     (2, 0, false, true),
+    (1, 0, false, true),
     (2, 0, false, false),
     (1, 0, false, false),
     (0, 0, false, false),
@@ -78,7 +79,12 @@ fn top(c: &mut Canvas<'_>, area: Rect, wide: bool) {
             if app.expected.is_some() && app.state.phase <= Phase::Review && app.plan_differs() {
                 let room =
                     (area.width as usize).saturating_sub(left.width() + right.width() + 2 * usize::from(d.left > 0));
-                let words = [format!("{}:  ", app.plan_words()), format!("{}: ", app.plan_word())];
+                // Without room for them, what was measured stands alone, and says of which round it is.
+                let measured = app.measured.filter(|m| m.round > 0 && !d.expected);
+                let words = match measured {
+                    Some(m) => [format!("round {}:  ", m.round), format!("r{}: ", m.round)],
+                    None => [format!("{}:  ", app.plan_words()), format!("{}: ", app.plan_word())],
+                };
                 match words.into_iter().find(|w| crate::config::text::width(w) <= room) {
                     Some(w) => right.spans.insert(0, span(w, c.pal.fg(Role::Dim))),
                     None if d.expected || d.left > 0 => continue,

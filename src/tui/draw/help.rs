@@ -16,7 +16,8 @@ pub const LATENCY: &[&str] = &[
     "Latency is the median time of a whole run of one batch, warm, without observers, on the session's device.",
     "A row's ms is its part of that: rows add up to it, so no decision saves more than its rows take.",
     "A factor is the median of new/original over pairs of runs in one minute, the order within a pair by",
-    "chance; [ ] is its 95 % interval by order statistics. The original's ms of that minute stands beside it.",
+    "chance; [ ] is its 95 % interval by order statistics, or with a ? the range of 95 % of single pairs.",
+    "The original's ms of that minute stands beside it.",
     "Runs during which threads waited for a processor are left out. ? is a figure not to be decided on: too few",
     "such runs, samples that scatter, a row unlike its twins. M measures a row again, P all and the original.",
 ];

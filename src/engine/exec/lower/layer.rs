@@ -76,7 +76,7 @@ impl Builder<'_> {
         }
         match param.is_finite() {
             true => Ok(Some(param)),
-            false => Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() }),
+            false => Err(self.beyond(name, self.wanted())),
         }
     }
 
@@ -257,6 +257,17 @@ impl Builder<'_> {
         if !halves || weight.is_finite() {
             return Ok(weight);
         }
-        Err(ExecError::NonFinite { node: self.node.name.clone(), param: name.to_owned() })
+        Err(self.beyond(name, precision))
+    }
+
+    /// Why the weight `name` is no number in `precision`: that cannot hold it, or it was none.
+    fn beyond(&self, name: &str, precision: Precision) -> ExecError {
+        let (node, param) = (self.node.name.clone(), name.to_owned());
+        let largest = self.params.get(name).map(|p| p.values().iter().fold(0f32, |m, v| m.max(v.abs())));
+        let sound = self.params.get(name).is_ok_and(|p| p.is_finite());
+        match largest {
+            Ok(largest) if sound => ExecError::Overflow { node, param, precision: precision.label(), largest },
+            _ => ExecError::NonFinite { node, param },
+        }
     }
 }

@@ -124,12 +124,22 @@ pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, St
         let mut marks = c.marks.iter().map(|own| c.names.of(own));
         marks.all(|name| tensors.contains(name.as_str()))
     };
-    let ours =
-        candidates().find(|c| fits(c) && candidates().any(|o| o.family == c.family && o.names.source == source))?;
-    let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?.names;
     // One layer a block, or fewer.
     let experts = graph.nodes.iter().map(|n| if let Op::Combine(sum) = &n.op { sum.experts } else { 0 });
-    let table = ours.names.each(theirs, [graph.blocks.len(), experts.max().unwrap_or(0)]);
+    let counts = [graph.blocks.len(), experts.max().unwrap_or(0)];
+    let tables = candidates().filter(fits).filter_map(|ours| {
+        let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?;
+        Some(ours.names.each(theirs.names, counts))
+    });
+    // Kinds of one family share most names and call some otherwise: the one that knows most of the layers, the first of equals.
+    let known = |table: &HashMap<String, String>| {
+        graph.nodes.iter().filter(|n| !n.params.is_empty() && table.contains_key(&n.name)).count()
+    };
+    let table = tables.fold(None, |best: Option<(usize, HashMap<String, String>)>, table| {
+        let n = known(&table);
+        if best.as_ref().is_some_and(|(most, _)| *most >= n) { best } else { Some((n, table)) }
+    });
+    let (_, table) = table?;
     let of = |name: &str| {
         let ends = name.match_indices('.').map(|(at, _)| at).chain([name.len()]);
         let (at, to) = ends.filter_map(|at| Some((at, table.get(&name[..at])?))).next_back()?;

@@ -72,9 +72,9 @@ impl Names {
 impl Names {
     /// Every name of `self` with that of `other`, for rules with two numbers at most, which run up to `counts`.
     pub fn each(&self, other: &Names, counts: [usize; 2]) -> HashMap<String, String> {
-        let patterns =
-            self.rules.iter().chain(other.rules).copied().flatten().map(|(pattern, _)| (*pattern).to_owned());
-        let mut owns: Vec<String> = patterns.collect();
+        // What a kind calls otherwise comes first among its lists, and goes before what all others call so.
+        let lists = other.rules.iter().rev().chain(self.rules.iter().rev()).copied();
+        let mut owns: Vec<String> = lists.flatten().map(|(pattern, _)| (*pattern).to_owned()).collect();
         for count in counts {
             let filled = |own: String| match own.contains('#') {
                 true => (0..count).map(|i| own.replacen('#', &i.to_string(), 1)).collect(),

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// A layer that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layer {
+pub(in crate::model) struct Layer {
     /// Its number in the original.
     pub was: usize,
     /// Query heads, heads of keys and values; 0 without attention.
@@ -21,11 +21,13 @@ pub(super) struct Layer {
     pub hidden: usize,
     /// It has experts.
     pub sparse: bool,
+    /// How many tokens back it looks, where not at all.
+    pub window: Option<usize>,
 }
 
 /// A network in llama.cpp's words.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Shape {
+pub(in crate::model) struct Shape {
     pub layers: Vec<Layer>,
     /// Layers of the original.
     pub were: usize,
@@ -71,9 +73,9 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
     let all = graph.nodes.iter().filter_map(|n| layer_of(names.get(&n.name)?)).map(|(i, _)| i + 1);
     shape.were = all.max().unwrap_or(0);
     for (was, parts) in parts {
-        let (mut heads, mut kv_heads) = (0, 0);
+        let (mut heads, mut kv_heads, mut window) = (0, 0, None);
         if let Some(Op::Attention(a)) = parts.get("core").map(|n| &n.op) {
-            (heads, kv_heads) = (a.heads, a.kv_heads());
+            (heads, kv_heads, window) = (a.heads, a.kv_heads(), a.most);
         }
         let sparse = parts.contains_key("ffn_gate_inp");
         let hidden = match parts.get(if sparse { "ffn_down.0" } else { "ffn_down" }).map(|n| &n.op) {
@@ -86,7 +88,7 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
                 "remove its attention as well, so that the layer goes; or export as safetensors",
             ));
         }
-        shape.layers.push(Layer { was, heads, kv_heads, hidden, sparse });
+        shape.layers.push(Layer { was, heads, kv_heads, hidden, sparse, window });
     }
     if shape.layers.is_empty() {
         return Err(Unfit::new("it has no layer left", "export as safetensors"));
@@ -95,8 +97,30 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
 }
 
 impl Shape {
+    /// Is every layer's window where llama.cpp's `arch` has one, which goes by the layer's number (`llama_model::load_hparams`)?
+    pub(super) fn windows(&self, arch: &str) -> Result<(), Unfit> {
+        let period = match arch {
+            "gemma2" => 2,
+            "gemma3" => 6,
+            _ => return Ok(()),
+        };
+        let Some(usual) = self.layers.iter().find_map(|l| l.window) else { return Ok(()) };
+        let other = |(i, l): &(usize, &Layer)| l.heads > 0 && l.window != ((i + 1) % period != 0).then_some(usual);
+        match self.layers.iter().enumerate().find(other) {
+            None => Ok(()),
+            Some((i, l)) => {
+                let sees = l.window.map_or("all tokens before".to_owned(), |w| format!("{w} tokens back"));
+                let why = format!(
+                    "layer {} would be number {i} and looks at {sees}, and llama.cpp's `{arch}` has one layer in {period} look at all, others {usual} back",
+                    l.was
+                );
+                Err(Unfit::new(why, "remove whole periods of layers, or export as safetensors"))
+            }
+        }
+    }
+
     /// The architecture that can be told all of this, where the original's is `arch`.
-    pub fn architecture<'a>(&self, arch: &'a str) -> Result<&'a str, Unfit> {
+    pub(super) fn architecture<'a>(&self, arch: &'a str) -> Result<&'a str, Unfit> {
         let first = &self.layers[0];
         let like = |l: &&Layer| (l.heads, l.kv_heads, l.hidden) == (first.heads, first.kv_heads, first.hidden);
         let other = self.layers.iter().find(|l| !like(l));
@@ -138,8 +162,8 @@ mod tests {
     fn shape(layers: &[(usize, usize, usize)]) -> Shape {
         let layers = layers.iter().enumerate();
         let layers = layers.map(|(was, &(heads, kv_heads, hidden))| {
-            let sparse = false;
-            Layer { was, heads, kv_heads, hidden, sparse }
+            let (sparse, window) = (false, None);
+            Layer { was, heads, kv_heads, hidden, sparse, window }
         });
         Shape { layers: layers.collect(), were: 9, vocab: 96, dim: 32, head: Some([8, 8]), turned: Some(8) }
     }
@@ -160,6 +184,12 @@ mod tests {
         assert!(experts.architecture("llama").unwrap_err().why.contains("60 neurons"));
         experts.layers[0].sparse = false;
         assert!(experts.architecture("llama").unwrap_err().why.contains("layer 1 has experts and layer 0 has none"));
+        let mut windows = shape(&[(4, 2, 64); 4]);
+        (0..4).for_each(|i| windows.layers[i].window = (i % 2 == 0).then_some(8));
+        assert!(windows.windows("gemma2").is_ok() && windows.windows("llama").is_ok());
+        windows.layers.remove(1);
+        let why = windows.windows("gemma2").unwrap_err().why;
+        assert!(why.contains("layer 2 would be number 1") && why.contains("8 tokens back"), "{why}");
         let headless = shape(&[(0, 0, 64), (4, 2, 64)]).architecture("llama").unwrap_err();
         assert!(headless.why.contains("layer 0"), "{headless:?}");
     }

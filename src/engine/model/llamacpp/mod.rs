@@ -12,16 +12,18 @@ use super::export::{Manifest, format_of};
 use super::families::{Source, called, stack_of};
 use super::ggml::Block;
 use super::gguf::{self, Fields};
-use super::origin::Said;
+use super::origin::{CONFIG, Said};
 use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
 use crate::graph::rotary::Pairs;
 use crate::graph::{Graph, Op};
 use crate::words::{self, counted};
 use indexmap::IndexMap;
-use layers::{Shape, layer_of};
+use layers::layer_of;
+pub(super) use layers::{Layer, Shape};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+pub(super) use tensors::neighbours;
 use tensors::{Change, Kind, Tensor};
 
 /// Why a model cannot be such a file, and what would do.
@@ -69,6 +71,17 @@ fn refusal(model: &Model, u: Unfit) -> ModelError {
     ModelError::unsupported(&model.info.source, format!("as GGUF, {}", u.why), &u.hint)
 }
 
+/// The layers that are left, and their shapes.
+///
+/// # Errors
+/// What is no language model of a known family.
+pub(super) fn shape(model: &Model) -> Result<Shape> {
+    let unnamed = || Unfit::new("its layers are of no family that is known", "export as safetensors or pytorch");
+    let unfit = |u: Unfit| ModelError::unsupported(&model.info.source, u.why, &u.hint);
+    let names = called(&model.graph, Source::Gguf).ok_or_else(|| unfit(unnamed()))?;
+    layers::read(&model.graph, &names).map_err(unfit)
+}
+
 /// What the original says, what layers are called there, and their shapes.
 fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
     let unfit = |u: Unfit| refusal(model, u);
@@ -90,6 +103,8 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
         unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
     })?;
     let shape = layers::read(&model.graph, &names).map_err(unfit)?;
+    let arch = said.metadata.string("general.architecture").unwrap_or_default();
+    shape.windows(arch).map_err(unfit)?;
     Ok((said, names, shape))
 }
 
@@ -262,6 +277,7 @@ fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'
     f.string("general.size_label", &size_label(params));
     f.u32("general.file_type", file_type(tensors));
     f.u32("general.quantization_version", 2);
+    f.remove(CONFIG);
     ["general.alignment", "split.no", "split.count", "split.tensors.count"].iter().for_each(|key| f.remove(key));
     f.rename(&old(""), &format!("{arch}."));
     f.string("general.architecture", arch);
@@ -317,12 +333,27 @@ fn file_type(tensors: &[Tensor<'_>]) -> usize {
     }
 }
 
+/// How many tokens back layers look, where llama.cpp's `arch` has them look at all.
+fn blind_window(graph: &Graph, arch: &str) -> Option<usize> {
+    // `llama_model::load_hparams`: who reads `attention.sliding_window`.
+    if ["gemma2", "gemma3", "phi3"].contains(&arch) {
+        return None;
+    }
+    graph.live().filter_map(|(_, n)| if let Op::Attention(a) = &n.op { a.most } else { None }).min()
+}
+
 /// What is otherwise in the file than was decided, and how it is loaded.
 fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Vec<String> {
     let mut out = Vec::new();
     if was != arch {
         out.push(format!(
             "layers are of unlike shapes, which llama.cpp's `{was}` cannot be told: the file's architecture is `{arch}`, which computes the same"
+        ));
+    }
+    if let Some(window) = blind_window(&model.graph, arch) {
+        out.push(format!(
+            "its sliding window of {window} tokens has no place in llama.cpp's `{arch}`, whose layers look at all tokens before: on longer texts the file is \
+             another network than this one"
         ));
     }
     let gone: Vec<usize> = (0..shape.were).filter(|i| shape.layers.iter().all(|l| l.was != *i)).collect();

@@ -291,7 +291,7 @@ fn narrowest(values: &[f32]) -> Dtype {
 }
 
 /// Where the rows of queries or keys come from when heads that turn halves become heads that turn neighbours.
-pub(super) fn neighbours(rows: usize, head: usize) -> Vec<usize> {
+pub(in crate::model) fn neighbours(rows: usize, head: usize) -> Vec<usize> {
     (0..rows).map(|r| r / head * head + r % 2 * (head / 2) + r % head / 2).collect()
 }
 

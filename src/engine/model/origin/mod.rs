@@ -11,7 +11,7 @@ mod vocabulary;
 
 use super::gguf::{self, Fields, Metadata};
 use super::tokenizer::Tokenizer;
-use super::{Blob, Checkpoint, Dtype, Graph, ModelInfo, Param, ParamStore, RawTensor, Result, numel_of};
+use super::{Blob, Checkpoint, Dtype, Graph, ModelError, ModelInfo, Param, ParamStore, RawTensor, Result, numel_of};
 use indexmap::IndexMap;
 use std::borrow::Cow;
 use std::path::Path;
@@ -19,6 +19,9 @@ use std::sync::Arc;
 
 /// The tensor of our own files that holds it.
 pub(super) const CARRIED: &str = "paring_origin.gguf";
+
+/// The text of a directory's `config.json`.
+pub(super) const CONFIG: &str = "paring.config";
 
 /// Why there is no vocabulary, or nothing at all, where that has a reason.
 const NO_VOCABULARY: &str = "paring.no_vocabulary";
@@ -46,11 +49,11 @@ pub struct Said {
 
 impl Said {
     /// What `fields` say, as it is read from a file; `path` is for messages.
-    fn of(fields: &Fields, path: &Path) -> Result<Option<Arc<Said>>> {
+    fn of(fields: &Fields, others: Vec<(String, Param)>, path: &Path) -> Result<Option<Arc<Said>>> {
         let mut bytes = Vec::new();
         gguf::write(&mut bytes, fields, &[], |_| Ok(Cow::Borrowed(&[]))).map_err(super::ModelError::read(path))?;
         let held = gguf::read(&Blob::Owned(bytes.into()), path)?;
-        Ok(held.gguf.map(|metadata| Arc::new(Said { metadata, others: IndexMap::new() })))
+        Ok(held.gguf.map(|metadata| Arc::new(Said { metadata, others: others.into_iter().collect() })))
     }
 
     /// Why what it says is not enough for others, in words.
@@ -122,12 +125,16 @@ impl Origin {
             Origin::None => Ok(None),
             Origin::Said(said) => Ok(Some(Arc::clone(said))),
             Origin::Beside => {
-                let fields = hub::fields(graph, info).unwrap_or_else(|why| {
+                let (fields, others) = hub::told(graph, info).unwrap_or_else(|why| {
                     let mut f = Fields::default();
-                    f.string(NOTHING, &why.to_string());
-                    f
+                    let why = match why {
+                        ModelError::Unsupported { why, .. } => why,
+                        other => other.to_string(),
+                    };
+                    f.string(NOTHING, &why);
+                    (f, Vec::new())
                 });
-                Said::of(&fields, &info.source)
+                Said::of(&fields, others, &info.source)
             }
         }
     }

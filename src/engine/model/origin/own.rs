@@ -42,6 +42,6 @@ impl Origin {
         let id = id.ok_or_else(|| unfit(format!("its vocabulary has no `{end}`")))?;
         ["bos", "eos"].iter().for_each(|which| f.u32(&format!("tokenizer.ggml.{which}_token_id"), id));
         f.bool("tokenizer.ggml.add_bos_token", true);
-        Ok(Said::of(&f, path)?.map_or(Origin::None, Origin::Said))
+        Ok(Said::of(&f, Vec::new(), path)?.map_or(Origin::None, Origin::Said))
     }
 }

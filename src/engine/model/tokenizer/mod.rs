@@ -311,6 +311,24 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
     }
 }
 
+impl Tokenizer {
+    /// The `tokenizer.json` that says what a GGUF file's metadata says of byte pairs; `None` for vocabularies of other kinds.
+    ///
+    /// # Errors
+    /// In words: what it lacks, or a way to cut text that is not known.
+    pub(super) fn hub_json(m: &Metadata) -> Result<Option<serde_json::Value>, String> {
+        if m.string("tokenizer.ggml.model") != Some("gpt2") {
+            return Ok(None);
+        }
+        let tokens = m.strings("tokenizer.ggml.tokens").ok_or("it has no tokens")?;
+        let merges = m.strings("tokenizer.ggml.merges").ok_or("it has no merges")?;
+        let pre = m.string("tokenizer.ggml.pre").ok_or("it does not tell how text is cut")?;
+        let types = m.numbers("tokenizer.ggml.token_type").unwrap_or_default();
+        let json = gpt2::json(&Vocabulary { tokens, types }, &merges, pre);
+        json.map(Some).map_err(|pre| format!("its text is cut by `{}`, which is not known", printable(&pre)))
+    }
+}
+
 /// Tokens in the order of their ids, and what GGUF says each is (empty: all usual).
 struct Vocabulary<'a> {
     tokens: Vec<&'a str>,

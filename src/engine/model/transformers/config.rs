@@ -1,0 +1,179 @@
+//! The `config.json`: the original's where the checkpoint had one, else what its GGUF file says in those words, with the sizes that are left.
+
+use super::{Unfit, refusal};
+use crate::graph::{Graph, Op};
+use crate::model::gguf;
+use crate::model::hf::Json;
+use crate::model::llamacpp;
+use crate::model::load::weight_files;
+use crate::model::origin::{CONFIG, Origin};
+use crate::model::{Model, Result, printable};
+use serde_json::{Map, Value, json};
+
+/// Kinds that are written, as `config.json` and GGUF call them, with transformers' word and class.
+const KINDS: [(&str, &str, &str); 10] = [
+    ("llama", "llama", "LlamaForCausalLM"),
+    ("mistral", "mistral", "MistralForCausalLM"),
+    ("qwen2", "qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "qwen3", "Qwen3ForCausalLM"),
+    ("olmo2", "olmo2", "Olmo2ForCausalLM"),
+    ("gemma2", "gemma2", "Gemma2ForCausalLM"),
+    ("gemma3", "gemma3_text", "Gemma3ForCausalLM"),
+    ("gemma3_text", "gemma3_text", "Gemma3ForCausalLM"),
+    ("mixtral", "mixtral", "MixtralForCausalLM"),
+    ("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM"),
+];
+
+/// What GGUF files say that transformers has no such field for.
+const FOREIGN: [&str; 4] = ["rope_interleaved", "rotary_dim", "v_head_dim", "sliding_window_pattern"];
+
+/// The `config.json` of `model`.
+///
+/// # Errors
+/// What it has no words for.
+pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
+    let unfit = |u: Unfit| refusal(model, u);
+    let plain = |why: String| unfit(Unfit::new(why, "export as safetensors or pytorch"));
+    let (mut c, from_gguf) = original(model)?.ok_or_else(|| plain("nothing is known of its configuration".into()))?;
+    let kind = c.get("model_type").and_then(Value::as_str).unwrap_or("llama").to_owned();
+    let known = KINDS.iter().find(|(k, ..)| *k == kind);
+    let &(_, kind, class) =
+        known.ok_or_else(|| plain(format!("networks of the kind `{}` are not written", printable(&kind))))?;
+    c.insert("model_type".into(), kind.into());
+    c.insert("architectures".into(), json!([class]));
+    ["auto_map", "quantization_config", "transformers_version"].iter().for_each(|key| _ = c.remove(*key));
+    let shape = llamacpp::shape(model)?;
+    let first = shape.layers[0];
+    let like = |l: &&llamacpp::Layer| {
+        (l.heads, l.kv_heads, l.hidden, l.sparse) == (first.heads, first.kv_heads, first.hidden, first.sparse)
+    };
+    if let Some(l) = shape.layers.iter().find(|l| !like(l)) {
+        let [a, b] = [&first, l].map(|l| format!("{} heads, {} of keys, {} neurons", l.heads, l.kv_heads, l.hidden));
+        let why = format!(
+            "layer {} has {b} and layer {} has {a}, and a `config.json` has one shape for all",
+            l.was, first.was
+        );
+        return Err(unfit(Unfit::new(why, "cut every layer alike, or export as pytorch or gguf")));
+    }
+    if first.sparse && from_gguf {
+        return Err(plain("experts of a GGUF file have no names there yet".into()));
+    }
+    let unnamed = |n: &&crate::graph::Node| n.name.ends_with(".post_attention_norm");
+    if from_gguf && kind == "olmo2" && model.graph.nodes.iter().any(|n| unnamed(&n)) {
+        return Err(plain("layers of this kind of a GGUF file have no names there yet".into()));
+    }
+    if first.sparse {
+        alike(&model.graph, first.hidden).map_err(unfit)?;
+    }
+    let [keys, values] = shape.head.unwrap_or([0, 0]);
+    if keys != values || from_gguf && shape.turned.is_some_and(|t| t != keys) {
+        return Err(plain("its heads are of a shape that a `config.json` cannot tell".into()));
+    }
+    let hidden = if kind == "qwen3_moe" { "moe_intermediate_size" } else { "intermediate_size" };
+    for (key, n) in [
+        ("vocab_size", shape.vocab),
+        ("hidden_size", shape.dim),
+        ("num_hidden_layers", shape.layers.len()),
+        ("num_attention_heads", first.heads),
+        ("num_key_value_heads", first.kv_heads),
+        ("head_dim", keys),
+        (hidden, first.hidden),
+    ] {
+        c.insert(key.into(), n.into());
+    }
+    // Other lists with an entry for each layer.
+    let kept: Vec<usize> = shape.layers.iter().map(|l| l.was).collect();
+    for list in
+        c.values_mut().filter_map(Value::as_array_mut).filter(|l| l.len() == shape.were && shape.were > kept.len())
+    {
+        *list = kept.iter().map(|i| list[*i].clone()).collect();
+    }
+    let windows = shape.layers.iter().any(|l| l.window.is_some());
+    if kind.starts_with("gemma") || windows && !shape.layers.iter().all(|l| l.window == first.window) {
+        let words =
+            shape.layers.iter().map(|l| if l.window.is_some() { "sliding_attention" } else { "full_attention" });
+        c.insert("layer_types".into(), words.collect::<Vec<_>>().into());
+        c.remove("_sliding_window_pattern");
+    }
+    if from_gguf {
+        FOREIGN.iter().for_each(|key| _ = c.remove(*key));
+        told(model, &mut c, kind).map_err(unfit)?;
+    }
+    Ok(c)
+}
+
+/// The original's configuration, and whether it is a GGUF file's.
+fn original(model: &Model) -> Result<Option<(Map<String, Value>, bool)>> {
+    let object = |v: Value| if let Value::Object(map) = v { Some(map) } else { None };
+    if let Origin::Beside = &model.origin {
+        let (_, dir) = weight_files(&model.info.source)?;
+        let config = Json::read(dir.join("config.json"))?;
+        return Ok(config.whole().cloned().and_then(object).map(|c| (c, false)));
+    }
+    let Some(said) = model.origin.said(&model.graph, &model.info)? else { return Ok(None) };
+    if let Some(text) = said.metadata.string(CONFIG) {
+        let config = serde_json::from_str(text).ok().and_then(object);
+        return Ok(config.map(|c| (c, false)));
+    }
+    Ok(gguf::config(&said.metadata).and_then(object).map(|c| (c, true)))
+}
+
+/// What a GGUF file tells otherwise, or leaves to its architecture.
+fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unfit> {
+    let graph = &model.graph;
+    let tied = graph.live().any(|(_, n)| matches!(n.op, Op::Embedding(_)) && graph.sharing(n).is_some());
+    c.insert("tie_word_embeddings".into(), tied.into());
+    let act =
+        if kind.starts_with("gemma") { ("hidden_activation", "gelu_pytorch_tanh") } else { ("hidden_act", "silu") };
+    c.insert(act.0.into(), act.1.into());
+    let biased: Vec<bool> = graph
+        .live()
+        .filter(|(_, n)| n.name.contains(".attn_"))
+        .filter_map(|(_, n)| if let Op::Linear(l) = &n.op { Some(l.bias) } else { None })
+        .collect();
+    let any = biased.iter().any(|b| *b);
+    if kind == "llama" {
+        if any && !biased.iter().all(|b| *b) {
+            return Err(Unfit::new(
+                "some of its projections have biases and some have none",
+                "export as safetensors or pytorch",
+            ));
+        }
+        c.insert("attention_bias".into(), any.into());
+    }
+    let said = model.origin.said(graph, &model.info).ok().flatten();
+    if let Some(said) = said {
+        // Llama 3's frequencies, reduced to a table.
+        if said.others.contains_key("rope_freqs.weight") {
+            return Err(Unfit::new(
+                "its rotary positions are divided by a table (`rope_freqs.weight`), for which a `config.json` has no words",
+                "convert the directory that the GGUF file was made from",
+            ));
+        }
+        for (theirs, ours) in [("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")] {
+            if let Some(id) = said.metadata.count(&format!("tokenizer.ggml.{theirs}_token_id")) {
+                c.insert(ours.into(), id.into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Are all experts as wide as the first?
+fn alike(graph: &Graph, hidden: usize) -> Result<(), Unfit> {
+    let down = |name: &str| name.contains("experts.") && (name.ends_with(".down_proj") || name.ends_with(".w2"));
+    let other = graph.live().find(|(_, n)| match &n.op {
+        Op::Linear(l) => down(&n.name) && l.in_features != hidden,
+        _ => false,
+    });
+    match other {
+        None => Ok(()),
+        Some((_, n)) => Err(Unfit::new(
+            format!(
+                "`{}` has another number of neurons than expert 0 ({hidden}), and a `config.json` has one for all",
+                printable(&n.name)
+            ),
+            "cut all experts alike, or export as pytorch",
+        )),
+    }
+}
