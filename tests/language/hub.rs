@@ -3,7 +3,7 @@
 
 use crate::talker::{copied, with_tokenizer};
 use crate::{apart, compile, cut, decoders, expected, fewer_ids, flat, floats, folder, ids, open, run};
-use paring::graph::Precision;
+use paring::graph::{ParamRole, Precision, WeightFormat};
 use paring::model::export::{self, Manifest};
 use paring::model::{Model, formats};
 use paring::prune::{self, Action, Target};
@@ -196,7 +196,15 @@ fn directories_for_transformers() {
         let ids: Value = fewer_ids().to_vec2::<u32>().unwrap().into();
         let ids = if model.info.classes == 32 { ids } else { crate::ids().to_vec2::<u32>().unwrap().into() };
         let x = if model.info.classes == 32 { fewer_ids() } else { crate::ids() };
-        let logits = flat(&compile(model).run(&x).unwrap());
+        // What transformers computes with: weights as they are stored, activations as they are.
+        let mut plain = model.clone();
+        for node in quant::choosable(&model.graph) {
+            let name = node.param(ParamRole::Weight).unwrap();
+            let stored = model.params.get(name).unwrap().stored_in(model.precision.get(&node.name).weights());
+            plain.params.insert(name, stored.stored_in(WeightFormat::F32));
+        }
+        plain.precision = Default::default();
+        let logits = flat(&compile(&plain).run(&x).unwrap());
         let told = serde_json::json!({ "ids": ids, "logits": logits });
         std::fs::write(out.join(format!("{name}.json")), told.to_string()).unwrap();
     };

@@ -98,13 +98,14 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
 
 impl Shape {
     /// Is every layer's window where llama.cpp's `arch` has one, which goes by the layer's number (`llama_model::load_hparams`)?
-    pub(super) fn windows(&self, arch: &str) -> Result<(), Unfit> {
+    /// `told`: the window in the file's metadata.
+    pub(super) fn windows(&self, arch: &str, told: Option<usize>) -> Result<(), Unfit> {
         let period = match arch {
             "gemma2" => 2,
             "gemma3" => 6,
             _ => return Ok(()),
         };
-        let Some(usual) = self.layers.iter().find_map(|l| l.window) else { return Ok(()) };
+        let Some(usual) = self.layers.iter().find_map(|l| l.window).or(told) else { return Ok(()) };
         let other = |(i, l): &(usize, &Layer)| l.heads > 0 && l.window != ((i + 1) % period != 0).then_some(usual);
         match self.layers.iter().enumerate().find(other) {
             None => Ok(()),
@@ -186,10 +187,12 @@ mod tests {
         assert!(experts.architecture("llama").unwrap_err().why.contains("layer 1 has experts and layer 0 has none"));
         let mut windows = shape(&[(4, 2, 64); 4]);
         (0..4).for_each(|i| windows.layers[i].window = (i % 2 == 0).then_some(8));
-        assert!(windows.windows("gemma2").is_ok() && windows.windows("llama").is_ok());
+        assert!(windows.windows("gemma2", None).is_ok() && windows.windows("llama", None).is_ok());
         windows.layers.remove(1);
-        let why = windows.windows("gemma2").unwrap_err().why;
+        let why = windows.windows("gemma2", None).unwrap_err().why;
         assert!(why.contains("layer 2 would be number 1") && why.contains("8 tokens back"), "{why}");
+        windows.layers.retain(|l| l.window.is_none());
+        assert!(windows.windows("gemma2", None).is_ok() && windows.windows("gemma2", Some(8)).is_err());
         let headless = shape(&[(0, 0, 64), (4, 2, 64)]).architecture("llama").unwrap_err();
         assert!(headless.why.contains("layer 0"), "{headless:?}");
     }

@@ -104,7 +104,8 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
     })?;
     let shape = layers::read(&model.graph, &names).map_err(unfit)?;
     let arch = said.metadata.string("general.architecture").unwrap_or_default();
-    shape.windows(arch).map_err(unfit)?;
+    let told = said.metadata.count(&format!("{arch}.attention.sliding_window")).filter(|n| *n > 0);
+    shape.windows(arch, told).map_err(unfit)?;
     Ok((said, names, shape))
 }
 

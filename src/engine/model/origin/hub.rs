@@ -178,7 +178,8 @@ fn gemma(f: &mut Fields, graph: &Graph, config: &Json, arch: &str) -> Result<(),
             "its scores are divided by another number (`query_pre_attn_scalar`) than llama.cpp divides them by".into(),
         );
     }
-    if let Some(window) = cores.iter().find_map(|a| a.most) {
+    // Also where no layer with a window is left: llama.cpp gives some numbers of layers one.
+    if let Some(window) = cores.iter().find_map(|a| a.most).or(count("sliding_window")) {
         f.u32(&key("attention.sliding_window"), window);
     }
     for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {

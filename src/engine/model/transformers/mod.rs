@@ -122,6 +122,12 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
         ));
     }
     if let Some(quantized) = weights::quantization(&tensors) {
+        if quantized["config_groups"].as_object().is_some_and(|groups| groups.len() > 1) {
+            notes.push(
+                "its layers are quantized in several ways, which vLLM's format has room for and transformers (5.24) does not open; hint: one precision for all"
+                    .into(),
+            );
+        }
         notes.push(
             "its quantized weights are in the layout of compressed-tensors, which transformers needs that package for"
                 .into(),
