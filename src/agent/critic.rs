@@ -113,10 +113,20 @@ impl fmt::Display for Critique {
         for l in &self.lines {
             let quality = l.quality;
             let unit = if quality { format!(" {}", self.metric.change_unit) } else { "x".to_owned() };
-            let of = |v: f64| short(if quality { self.metric.shown(v) } else { v });
+            // Nats have more decimals than points.
+            let of = |v: f64| match quality {
+                true => format!("{:+.*}", self.metric.digits, self.metric.shown(v) + 0.0),
+                false => short(v),
+            };
             let ends = (l.forecast.low, l.forecast.high);
-            let (low, high) = if quality { self.metric.shown_range(ends.0, ends.1) } else { ends };
-            let (low, high) = (short(low), short(high));
+            let (low, high) = match quality {
+                true => {
+                    let (low, high) = self.metric.shown_range(ends.0, ends.1);
+                    let digits = self.metric.digits;
+                    (format!("{:+.digits$}", low + 0.0), format!("{:+.digits$}", high + 0.0))
+                }
+                false => (short(ends.0), short(ends.1)),
+            };
             let word = match (l.doubt, l.held(), l.measured > l.forecast.value, quality) {
                 (Some(why), ..) => format!("in doubt, nothing to conclude from: {why}"),
                 (None, true, _, _) => "within the forecast's range".to_owned(),

@@ -36,6 +36,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         crate::exec::set_threads(threads);
     }
     let levels = setup::carried(&model, &args.model)?.is_some();
+    setup::no_ranges_on_text(&model)?;
     let text = rounding::text(args, &model)?;
     if args.bits.is_some() || text.is_some() {
         formats::check(&model, format, None)?;

@@ -405,6 +405,18 @@ pub fn factored(model: Model, rank: &str) -> Result<Model> {
 const RANGE_IMAGES: usize = 512;
 const RANGE_BATCH: usize = 32;
 
+/// Refuses static int8 for a language model, which has no ranges: what is written could not be run.
+///
+/// # Errors
+/// A layer that is to be so and has none.
+pub fn no_ranges_on_text(model: &Model) -> Result<()> {
+    let layers = quant::static_layers(&model.graph, &model.precision);
+    if takes_text(model) && layers.iter().any(|l| !model.precision.inputs.contains_key(l)) {
+        bail!("int8-static finds no ranges on text yet; hint: another --precision");
+    }
+    Ok(())
+}
+
 /// Finds the input ranges of static int8 layers that have none, from `calib` (for a bundled model the synthetic
 /// calibration set), texts by the tokenizer at `tokenizer`. Returns in words how, where there was something to find.
 pub fn calibrate(
@@ -417,9 +429,7 @@ pub fn calibrate(
     if layers.iter().all(|l| model.precision.inputs.contains_key(l)) {
         return Ok(None);
     }
-    if takes_text(model) {
-        bail!("int8-static finds no ranges on text yet; hint: another --precision");
-    }
+    no_ranges_on_text(model)?;
     let calib = match calib {
         Some(c) => c,
         None if is_demo(spec) => "synthetic:calib",

@@ -237,11 +237,13 @@ pub fn apart(e: &Evaluation) -> Option<String> {
     let range = |e: Estimate, scale: f64, digits: usize| {
         e.range.map_or(String::new(), |(low, high)| format!(" [{:.digits$}, {:.digits$}]", scale * low, scale * high))
     };
+    // What is small is not nothing.
+    let digits = if d.kl.value < 0.001 { 6 } else { 4 };
     Some(format!(
-        "round {}: KL {:.4}{} nats/token from the original's, p99 {:.3}; same top {:.1} %{}",
+        "round {}: KL {:.digits$}{} nats/token from the original's, p99 {:.3}; same top {:.1} %{}",
         e.round,
         d.kl.value,
-        range(d.kl, 1.0, 4),
+        range(d.kl, 1.0, digits),
         d.p99,
         100.0 * d.same_top.value,
         range(d.same_top, 100.0, 1)

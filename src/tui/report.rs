@@ -20,9 +20,10 @@ pub fn markdown(app: &App) -> String {
     let _ = writeln!(o, "# {}\n", cell(&card.model.name));
     let _ = writeln!(
         o,
-        "- model `{}`, {} classes, BLAKE3 `{}`",
+        "- model `{}`, {} {}, BLAKE3 `{}`",
         cell(&card.model.source.display().to_string()),
         card.model.classes,
+        if card.graph.is_language_model() { "tokens in its vocabulary" } else { "classes" },
         cell(&card.model.hash)
     );
     let _ = writeln!(

@@ -309,7 +309,12 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     match (goal.is_empty(), detail) {
         (_, 0) => {}
         (true, 1 | 2) => right.push(span("no budget   ", pal.fg(Role::Dim))),
-        (true, _) => right.push(span("no budget: `:budget macs=0.6,drop=1`   ", pal.fg(Role::Dim))),
+        (true, _) => {
+            // A whole nat is another model.
+            let language = app.state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
+            let usual = if language { "macs=0.8,drop=0.1" } else { "macs=0.6,drop=1" };
+            right.push(span(format!("no budget: `:budget {usual}`   "), pal.fg(Role::Dim)));
+        }
         (false, _) => {
             if detail > 2 {
                 right.push(span("goal  ", pal.fg(Role::Dim)));

@@ -52,7 +52,9 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
     if area.height < 5 || area.width < 20 {
         return;
     }
-    let inner = c.pane(area, vec![span("accuracy / latency", pal.fg(Role::Title))], false);
+    let metric = c.app.state.metric();
+    let title = if metric.name == "top-1" { "accuracy" } else { &metric.name };
+    let inner = c.pane(area, vec![span(format!("{title} / latency"), pal.fg(Role::Title))], false);
     draw(c, inner);
 }
 
