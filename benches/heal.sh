@@ -29,7 +29,7 @@ PY
 for seed in $seeds; do
     row macs50 "$seed" resnet56/resnet56-4bfd9763.th --budget macs=0.5,drop=5 --heal 20m
     row macs40 "$seed" resnet56/resnet56-4bfd9763.th --budget macs=0.4,drop=5 --heal 20m
-    row w4 "$seed" resnet56/resnet56-4bfd9763.th --precision w4 --budget drop=5 --heal 15m
+    row w4 "$seed" resnet56/resnet56-4bfd9763.th --precision w4 --heal 15m
     row vit50 "$seed" vit_cifar10/vit_cifar10.pth --budget macs=0.5,drop=10 --heal 20m
     row labels50 "$seed" resnet56/resnet56-4bfd9763.th --budget macs=0.5,drop=5 --heal "20m labels"
 done

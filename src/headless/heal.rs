@@ -152,7 +152,6 @@ fn recipe(args: &Heal, student: &Model) -> Healing {
     how.repeats = args.repeats.unwrap_or(how.repeats).max(1);
     how.stored_norms = !args.batch_norms;
     how.augment = !args.plain;
-    how.disturbed = if args.plain { 0.0 } else { how.disturbed };
     how.mixup = !args.plain && !args.no_mixup;
     how
 }

@@ -34,7 +34,6 @@ mod split;
 pub mod stories;
 pub mod synthetic;
 mod text;
-mod views;
 
 #[cfg(test)]
 mod tests;
@@ -49,7 +48,6 @@ pub use questions::{Form, Question, Questions};
 pub use split::Split;
 pub(crate) use text::unfit;
 pub use text::{Counted, TextOptions, holds_ids, text};
-pub use views::Disturbance;
 
 use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};

@@ -12,8 +12,8 @@ mod margin;
 pub mod robust;
 mod run;
 mod trial;
+mod views;
 
-pub use crate::data::Disturbance;
 pub use against::{Against, against};
 pub use answers::{Bounds, Said, answers};
 pub use choices::{Weighed, choices};
@@ -22,6 +22,7 @@ pub use generate::{At, Levels, Sampler, Sampling, Written, generate, generate_at
 pub use margin::Margins;
 pub use run::{evaluate, logits, score_with};
 pub use trial::{Correction, Model as TrialModel, Outcome as TrialOutcome, TrialOptions, Trials, ViewFacts};
+pub use views::Disturbance;
 
 pub use crate::task::{
     Divergence, Estimate, Metric, Metrics, Paired, Scored, cross_entropy, from_counts, kl, paired, wilson,

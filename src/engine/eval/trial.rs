@@ -13,9 +13,9 @@
 //! distributed on it; the same inputs and batch give the same outcome.
 
 use super::margin::{Margins, Stratum};
+use super::views::Disturbance;
 use super::{EvalError, Result, for_batches};
 use crate::data::Dataset;
-use crate::data::Disturbance;
 use crate::exec::Cancel;
 use crate::model::Preprocess;
 use crate::task::TaskError;

@@ -1,18 +1,11 @@
-//! Other views of images: moved, mirrored, turned, enlarged, laid over one another.
+//! Other views of images: moved, mirrored, laid over one another.
 //!
 //! Invariant: what a step sees is a function of the seed, its place and the images.
 
-use super::healing::{Healing, Objective};
-use crate::data::Disturbance;
-use candle_core::{Device, Tensor};
+use super::healing::Healing;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-
-/// What is done to an image that is disturbed, one of them, and how much at most: turned by up to 54 degrees, down to two thirds of each side
-/// enlarged, moved by up to a fifth of it.
-const KINDS: [Disturbance; 3] = [Disturbance::Turn, Disturbance::Zoom, Disturbance::Shift];
-const STRENGTH: f64 = 0.3;
 
 /// A batch as it is trained on.
 pub(super) struct Views {
@@ -36,16 +29,13 @@ pub(super) fn stays_plain(part: usize, how: &Healing) -> bool {
 }
 
 /// Views of `images`, prepared, of `shape` `[c, h, w]`, in parts of `part` images: batch `batch` of round `round`.
-///
-/// # Errors
-/// What the tensor library reports.
 pub(super) fn views(
     images: Vec<f32>,
     [c, h, w]: [usize; 3],
     how: &Healing,
     (round, batch): (u32, u32),
     part: usize,
-) -> candle_core::Result<Views> {
+) -> Views {
     let mut rng = lots(how.seed, round, 2 + u64::from(batch));
     let (one, mut images) = (c * h * w, images);
     if how.augment {
@@ -57,19 +47,6 @@ pub(super) fn views(
             shifted(x, [c, h, w], [dy, dx], mirror, out);
         }
         images = moved;
-    }
-    // A turned digit may be another one: only the original can say.
-    if how.disturbed > 0.0 && how.objective == Objective::Distill {
-        let n = images.len() / one.max(1);
-        let (x, seed) = (Tensor::from_slice(&images, (n, c, h, w), &Device::Cpu)?, rng.random());
-        let made = KINDS.map(|kind| kind.views(&x, 0, STRENGTH, seed)?.flatten_all()?.to_vec1::<f32>());
-        let made = made.into_iter().collect::<candle_core::Result<Vec<_>>>()?;
-        for (i, image) in images.chunks_exact_mut(one.max(1)).enumerate() {
-            if rng.random_bool(how.disturbed.clamp(0.0, 1.0)) {
-                let kind = rng.random_range(0..KINDS.len());
-                image.copy_from_slice(&made[kind][i * one..][..one]);
-            }
-        }
     }
     let mixed = how.mixup.then(|| {
         let share: f32 = rng.random_range(0.0..1.0);
@@ -86,7 +63,7 @@ pub(super) fn views(
             x.iter_mut().zip(&plain[o * one..][..one]).for_each(|(x, y)| *x = share * *x + (1.0 - share) * y);
         }
     }
-    Ok(Views { images, mixed })
+    Views { images, mixed }
 }
 
 /// `x` moved down by `dy` and right by `dx`, nothing where it was not, and mirrored left to right.
@@ -124,15 +101,10 @@ mod tests {
     fn a_step_draws_the_same_every_time_and_steps_differ() {
         let how = Healing::usual(10, true, 3);
         let images: Vec<f32> = (0..4 * 3 * 64).map(|v| v as f32).collect();
-        let at = |batch| views(images.clone(), [3, 8, 8], &how, (0, batch), 2).unwrap();
+        let at = |batch| views(images.clone(), [3, 8, 8], &how, (0, batch), 2);
         assert_eq!((at(4).images, at(4).mixed), (at(4).images, at(4).mixed));
         assert_ne!(at(4).images, at(5).images);
-        let plain = Healing { augment: false, disturbed: 0.0, mixup: false, ..how.clone() };
-        assert_eq!(views(images.clone(), [3, 8, 8], &plain, (0, 1), 2).unwrap().images, images);
-        // Some images and not all.
-        let some = Healing { disturbed: 0.5, ..plain };
-        let seen = views(images.clone(), [3, 8, 8], &some, (0, 1), 2).unwrap().images;
-        let changed = seen.chunks_exact(192).zip(images.chunks_exact(192)).filter(|(a, b)| a != b).count();
-        assert!((1..4).contains(&changed), "{changed}");
+        let plain = Healing { augment: false, mixup: false, ..how };
+        assert_eq!(views(images.clone(), [3, 8, 8], &plain, (0, 1), 2).images, images);
     }
 }

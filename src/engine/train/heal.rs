@@ -357,7 +357,7 @@ impl<'a> Clinic<'a> {
             let (x, labels) = (x.flatten_all()?.to_vec1::<f32>()?, targets.classes().to_vec());
             // Of a round that there is none of.
             let views = Healing { mixup: true, ..how.clone() };
-            let Views { images, mixed } = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART)?;
+            let Views { images, mixed } = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART);
             let x = Tensor::from_vec(images, (picks.len(), c, h, w), &Device::Cpu)?;
             let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
             let over = mixed.map(|(other, share)| (other.iter().map(|&i| labels[i]).collect(), share));
@@ -424,7 +424,7 @@ impl<'a> Clinic<'a> {
         let picks = self.picks(place);
         let n = picks.len();
         let (images, labels) = self.fetch(&picks)?;
-        let Views { images, mixed } = augment::views(images, self.image, self.how, place, PART)?;
+        let Views { images, mixed } = augment::views(images, self.image, self.how, place, PART);
         let [c, h, w] = self.image;
         let x = Tensor::from_vec(images, (n, c, h, w), &Device::Cpu)?;
         let answers = match self.how.objective {

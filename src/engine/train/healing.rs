@@ -49,9 +49,6 @@ pub struct Healing {
     pub average: f64,
     /// Images are moved by up to an eighth of their side and mirrored.
     pub augment: bool,
-    /// Part of the images that are turned, enlarged or moved farther besides ([`crate::data::Disturbance`], as trials do).
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub disturbed: f64,
     /// Two images of a batch are laid over one another (Zhang et al. 2018), with weights drawn evenly.
     pub mixup: bool,
     /// Epochs in a row that show the same views: the original, whose answers are a third of a step, is asked about each once.
@@ -64,10 +61,6 @@ pub struct Healing {
 
 fn once() -> u32 {
     1
-}
-
-fn is_none(part: &f64) -> bool {
-    *part == 0.0
 }
 
 impl Healing {
@@ -86,7 +79,6 @@ impl Healing {
             clip: 0.0,
             average: 0.998,
             augment: true,
-            disturbed: 0.8,
             mixup: true,
             repeats: 3,
             stored_norms: true,

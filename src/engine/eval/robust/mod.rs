@@ -3,7 +3,7 @@
 //!
 //! Here: figures of answers (`answers`, `separation`), corruptions (`corruption`, `jpeg`), adversaries (`attack`), how images get from bytes to a
 //! network (`pixels`), and the pass that asks for all of it. Not here: what is told (`headless/robust`), views that make held-back images speak
-//! for new ones (`data/views`). Invariants: every image is a function of its bytes, its number, the kind and strength and the seed, whatever the
+//! for new ones (`eval/views`). Invariants: every image is a function of its bytes, its number, the kind and strength and the seed, whatever the
 //! batch; answers are the compiled plan's, gradients those of the same weights in f32.
 
 mod answers;
