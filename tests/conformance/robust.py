@@ -4,6 +4,9 @@ tells MNIST from CIFAR-10. What `paring robust` is held against: `tests/robust.r
     python robust.py SHARED_REAL [N] [OUT.npz]
     python robust.py fixtures                   (writes `robust/`: a small picture, corrupted)
 
+All 10,000 test images on 2026-11-27 (torch 2.15, two threads of an AMD EPYC with AVX-512; `paring robust … --epsilon 1,2`): calibration error 4.6445, macro F1
+93.3861, all twenty corruptions and both FGSM the same; PGD-20 at 1/255 23.22 % where paring has 23.23.
+
 Nothing here is shared with paring's code. JPEG is Pillow's (libjpeg, chroma halved both ways), blur is SciPy's; constants are those of
 CIFAR-10-C (`make_cifar_c.py` of hendrycks/robustness). Two draws of noise give accuracies some 0.3 points apart on 10,000 images, so that
 paring's generator, ChaCha with eight rounds, is written out here once more.
