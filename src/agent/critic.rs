@@ -114,19 +114,14 @@ impl fmt::Display for Critique {
             let quality = l.quality;
             let unit = if quality { format!(" {}", self.metric.change_unit) } else { "x".to_owned() };
             // Nats have more decimals than points.
-            let of = |v: f64| match quality {
-                true => format!("{:+.*}", self.metric.digits, self.metric.shown(v) + 0.0),
+            let show = |v: f64| match quality {
+                true => format!("{:+.*}", self.metric.digits, v + 0.0),
                 false => short(v),
             };
+            let of = |v: f64| show(if quality { self.metric.shown(v) } else { v });
             let ends = (l.forecast.low, l.forecast.high);
-            let (low, high) = match quality {
-                true => {
-                    let (low, high) = self.metric.shown_range(ends.0, ends.1);
-                    let digits = self.metric.digits;
-                    (format!("{:+.digits$}", low + 0.0), format!("{:+.digits$}", high + 0.0))
-                }
-                false => (short(ends.0), short(ends.1)),
-            };
+            let (low, high) = if quality { self.metric.shown_range(ends.0, ends.1) } else { ends };
+            let (low, high) = (show(low), show(high));
             let word = match (l.doubt, l.held(), l.measured > l.forecast.value, quality) {
                 (Some(why), ..) => format!("in doubt, nothing to conclude from: {why}"),
                 (None, true, _, _) => "within the forecast's range".to_owned(),

@@ -3,18 +3,18 @@
 //! Not here: how questions are read and put (`data::answered`), what is counted (`task::answers`), how answers are written (`eval::answers`).
 
 use super::against::Original;
-use super::out::{self, say};
-use super::{Exit, print_json, progress_line, setup};
+use super::out::say;
+use super::questions::{Asking, begun, change, change_words, file_name, share, share_words};
+use super::{Exit, print_json, progress_line};
 use crate::args::Eval;
 use crate::data::Answered;
-use crate::eval::{self, Bounds, Estimate, EvalError, Said, paired, wilson};
+use crate::eval::{self, Bounds, Estimate, EvalError, Said};
 use crate::exec::{Cancel, CompileOptions, Plan};
-use crate::host::compute::vocabulary;
 use crate::model::{Model, Tokenizer};
 use crate::quant::Calibration;
 use crate::task::{Counts, Worth};
 use crate::words::counted;
-use anyhow::{Context, Error, Result, bail};
+use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -34,35 +34,18 @@ struct Answers {
 /// # Errors
 /// Flags that are for other data, a model without a vocabulary, what cannot be read or run.
 pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original>, how: Calibration) -> Result<Exit> {
-    if args.text.window.is_some() || args.logits > 0 {
-        bail!("questions have no windows and no images; hint: leave --window and --logits out");
-    }
     let bounds = Bounds { tokens: args.answer_tokens.unwrap_or(TOKENS) as usize, lines: args.lines };
     let questions = Answered::open(Path::new(data), args.limit)?;
-    let spec = args.text.tokenizer.as_ref().unwrap_or(&args.model);
-    let of = |spec: &str| vocabulary(spec, std::iter::once(data)).map_err(Error::msg);
-    let (own, theirs) = (of(spec)?, original.map(|o| of(o.spec())).transpose()?.flatten());
-    let tokenizer = own.as_ref().or(theirs.as_ref());
-    let tokenizer = tokenizer
-        .with_context(|| format!("`{spec}` comes without a vocabulary; hint: --tokenizer with the original model"))?;
-    let opened = setup::device(&args.on)?;
-    setup::calibrate(&mut model, (&args.model, spec), args.calib.as_deref(), how)?;
-    let compile = CompileOptions { as_stored: true, ..CompileOptions::on(&opened) };
-    out::notes(&model.info.notes);
-    let cancel = super::cancel_on_signals()?;
+    let asking = Asking::of(args, data, &mut model, original, how)?;
+    let Asking { opened, compile, cancel, .. } = &asking;
+    let [tokenizer, theirs] = asking.tokenizers()?;
     let answer = |model: &Model, tokenizer: &Tokenizer, what: &str| {
-        Answers::of(&questions, model, tokenizer, bounds, &compile, &cancel, what)
+        Answers::of(&questions, model, tokenizer, bounds, compile, cancel, what)
     };
     let found = answer(&model, tokenizer, "evaluate")?;
-    let base = original
-        .map(|o| anyhow::Ok((o, answer(&o.model, theirs.as_ref().unwrap_or(tokenizer), "the original")?)))
-        .transpose()?;
+    let base = original.map(|o| anyhow::Ok((o, answer(&o.model, theirs, "the original")?))).transpose()?;
     let cut = found.said.iter().filter(|s| s.cut).count();
-    if let (Some(most), 1..) = (model.info.context, cut) {
-        let of = counted(cut, "question");
-        out::complain(&format!("note: the beginning of {of} was left out: the model was made for {most} tokens"));
-    }
-    let begun = tokenizer.first().map_or("no token added".to_owned(), |id| format!("prompts begin with token {id}"));
+    let begun = begun(&model, tokenizer, cut);
     let ends = if bounds.lines { "" } else { ", a line at most" };
     let convention = format!(
         "{}; no examples, {begun}; the likeliest tokens, {} at most{ends}; exact match and F1 of words as SQuAD's script counts them, ROUGE as \
@@ -70,7 +53,7 @@ pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original
         Answered::CONVENTION,
         bounds.tokens
     );
-    let name = Path::new(data).file_name().map_or_else(|| data.to_owned(), |n| n.to_string_lossy().into_owned());
+    let name = file_name(data);
     if args.json {
         let mut told = json!({
             "model": model.info.name,
@@ -91,7 +74,7 @@ pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original
                 "weight_bytes": base.bytes,
                 "f1_change": estimate(&base.change(&found, |w| w.f1)),
                 "rougeL_change": estimate(&base.change(&found, |w| w.rouge_l)),
-                "exact_match_change_points": exact_change(base, &found),
+                "exact_match_change_points": change(&base.exact(), &found.exact()),
                 "same_answers": share(&base.same(&found)),
             });
             base.told(&mut beside);
@@ -119,15 +102,7 @@ pub fn run(args: &Eval, data: &str, mut model: Model, original: Option<&Original
         say!()?;
         say!("against     {}  ({})", original.model.info.name, original.model.info.family.label())?;
         base.say()?;
-        let p = paired(&base.exact(), &found.exact());
-        let range = format!("[{:+.2}, {:+.2}]", p.low, p.high);
-        say!(
-            "change      exact match {:+.2} points  {range}  ({} gained, {} lost, McNemar p {:.3})",
-            p.diff,
-            p.gained,
-            p.lost,
-            p.p
-        )?;
+        say!("change      exact match {}", change_words(&base.exact(), &found.exact()))?;
         say!("            F1 {}", points(&base.change(&found, |w| w.f1), true))?;
         say!("same        {} of the answers, word for word", share_words(&base.same(&found)))?;
     }
@@ -213,11 +188,6 @@ impl Answers {
     }
 }
 
-fn exact_change(base: &Answers, new: &Answers) -> Value {
-    let p = paired(&base.exact(), &new.exact());
-    json!({ "value": p.diff, "low": p.low, "high": p.high, "gained": p.gained, "lost": p.lost, "mcnemar_p": p.p })
-}
-
 fn estimate(e: &Estimate) -> Value {
     json!({ "value": e.value, "low": e.range.map(|r| r.0), "high": e.range.map(|r| r.1) })
 }
@@ -227,17 +197,4 @@ fn points(e: &Estimate, change: bool) -> String {
     let one = |v: f64| if change { format!("{:+.2}", 100.0 * v) } else { format!("{:.2}", 100.0 * v) };
     let range = e.range.map_or(String::new(), |(low, high)| format!("  [{}, {}]", one(low), one(high)));
     format!("{}{range}", one(e.value))
-}
-
-/// A share of questions with Wilson's interval.
-fn share(of: &[bool]) -> Value {
-    let (k, n) = (of.iter().filter(|r| **r).count(), of.len());
-    let (low, high) = wilson(k as f64, n as f64);
-    json!({ "value": k as f64 / n as f64, "low": low, "high": high, "questions": k })
-}
-
-fn share_words(of: &[bool]) -> String {
-    let (k, n) = (of.iter().filter(|r| **r).count(), of.len());
-    let (low, high) = wilson(k as f64, n as f64);
-    format!("{:.2} %  [{:.2}, {:.2}]  ({k} of {n})", 100.0 * k as f64 / n as f64, 100.0 * low, 100.0 * high)
 }

@@ -17,6 +17,7 @@ mod learnt;
 pub mod out;
 pub mod policy;
 pub mod profile;
+mod questions;
 mod report;
 pub mod robust;
 mod rounding;

@@ -26,15 +26,15 @@ use std::sync::Arc;
 pub(super) use tensors::neighbours;
 use tensors::{Change, Kind, Tensor};
 
-/// Why a model cannot be such a file, and what would do.
+/// Why a model cannot be written as others read it, and what would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Unfit {
-    why: String,
-    hint: String,
+pub(super) struct Unfit {
+    pub why: String,
+    pub hint: String,
 }
 
 impl Unfit {
-    fn new(why: impl Into<String>, hint: &str) -> Unfit {
+    pub fn new(why: impl Into<String>, hint: &str) -> Unfit {
         Unfit { why: why.into(), hint: hint.to_owned() }
     }
 }

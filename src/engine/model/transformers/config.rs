@@ -1,10 +1,10 @@
 //! The `config.json`: the original's where the checkpoint had one, else what its GGUF file says in those words, with the sizes that are left.
 
-use super::{Unfit, refusal};
+use super::refusal;
 use crate::graph::{Graph, Op};
 use crate::model::gguf;
 use crate::model::hf::Json;
-use crate::model::llamacpp;
+use crate::model::llamacpp::{self, Unfit};
 use crate::model::load::weight_files;
 use crate::model::origin::{CONFIG, Origin};
 use crate::model::{Model, Result, printable};
@@ -58,8 +58,8 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
     if first.sparse && from_gguf {
         return Err(plain("experts of a GGUF file have no names there yet".into()));
     }
-    let unnamed = |n: &&crate::graph::Node| n.name.ends_with(".post_attention_norm");
-    if from_gguf && kind == "olmo2" && model.graph.nodes.iter().any(|n| unnamed(&n)) {
+    // Its norms have the names of others' there.
+    if from_gguf && kind == "olmo2" {
         return Err(plain("layers of this kind of a GGUF file have no names there yet".into()));
     }
     if first.sparse {

@@ -11,7 +11,7 @@ mod weights;
 
 use super::export::Manifest;
 use super::families::{Source, called};
-use super::llamacpp::Written;
+use super::llamacpp::{Unfit, Written};
 use super::{Model, ModelError, Result, llamacpp, printable};
 use crate::files;
 use crate::words::counted;
@@ -25,19 +25,6 @@ const WEIGHTS: &str = "model.safetensors";
 const CONFIG: &str = "config.json";
 /// The field of `config.json` that says who wrote it.
 const MARK: &str = "paring";
-
-/// Why a model cannot be such a directory, and what would do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Unfit {
-    why: String,
-    hint: String,
-}
-
-impl Unfit {
-    fn new(why: impl Into<String>, hint: &str) -> Unfit {
-        Unfit { why: why.into(), hint: hint.to_owned() }
-    }
-}
 
 fn refusal(model: &Model, u: Unfit) -> ModelError {
     ModelError::unsupported(&model.info.source, format!("as a directory for transformers, {}", u.why), &u.hint)
