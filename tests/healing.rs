@@ -74,11 +74,12 @@ fn kills_and_interrupts_at_random_moments_change_no_bit() {
         let end = child.wait_with_output().expect("an end");
         let said = String::from_utf8_lossy(&end.stderr).into_owned();
         went_on += u32::from(before && said.contains("going on after step"));
-        if end.status.success() {
-            assert!(std::fs::read(&out).expect("written") == want, "{disturbed}: other weights\n{said}");
+        // A signal may also come between the writing of the file and the end of the process: what is there is whole all the same.
+        let written = std::fs::read(&out).ok();
+        assert!(written.is_some() || !end.status.success(), "no file: {said}");
+        if let Some(written) = written {
+            assert!(written == want, "{disturbed}: other weights\n{said}");
             finished += 1;
-        } else {
-            assert!(!std::path::Path::new(&out).exists(), "half a file: {said}");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
