@@ -8,7 +8,7 @@ use crate::files;
 use crate::graph::{Graph, Node};
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
-use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict};
+use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict, planner};
 use crate::prune::{self, Rank, Sparsity};
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
@@ -46,6 +46,11 @@ struct Driver {
     state: State,
     line: ProgressLine,
 }
+
+/// Plans that are rehearsed at most before one is approved.
+const REPLANS: usize = 6;
+/// A plan that costs this part of what may be lost goes far enough.
+const NEAR: f64 = 0.8;
 
 /// The file in the folder that a run fills.
 const MODEL: &str = "model.safetensors";
@@ -175,12 +180,19 @@ impl Driver {
             }
             // After what was told: that stands, and what is proposed besides is what it leaves missing.
             if pruning {
+                // What nobody measured tells by itself what it costs, so that what is put beside it does.
+                if round == 1 && told && !wanted.agents && planner::floor(&budget, &self.state.metric()).is_some() {
+                    self.rehearse(&self.state.shown_actions()).await?;
+                }
                 let by = if wanted.agents { Proposer::Agents } else { Proposer::Planner };
                 self.when_free(Command::Propose { by }).await?;
                 self.catch_up().await?;
                 self.until(|s| s.phase == Phase::Review).await?;
                 if wanted.search && !wanted.agents && self.state.may_search() {
                     self.search().await?;
+                }
+                if !wanted.agents {
+                    self.settle().await?;
                 }
             }
             self.answer(&wanted.policy).await?;
@@ -206,6 +218,33 @@ impl Driver {
         }
         let path = wanted.out.join(MODEL).display().to_string();
         self.export(path).await.map(Some)
+    }
+
+    /// Has the planner's plan rehearsed before anything of it is approved, and planned again with what that showed, as long as it lies below
+    /// the floor or, where the floor alone says how far to go, well above.
+    async fn settle(&mut self) -> Result<()> {
+        let (budget, metric) = (self.state.budget, self.state.metric());
+        let Some(floor) = planner::floor(&budget, &metric) else { return Ok(()) };
+        let farther = budget.factors().next().is_none();
+        for _ in 0..REPLANS {
+            let shown = self.state.shown_actions();
+            if shown.iter().all(|(_, a)| *a == Action::Keep) || !self.rehearse(&shown).await? {
+                return Ok(());
+            }
+            let Some(forecaster) = self.state.forecaster() else { return Ok(()) };
+            let quality = forecaster.actions(&shown).quality;
+            let near = if farther { (NEAR * floor..=floor).contains(&-quality.value) } else { -quality.high <= floor };
+            if near {
+                return Ok(());
+            }
+            self.when_free(Command::Propose { by: Proposer::Planner }).await?;
+            self.catch_up().await?;
+            self.until(|s| s.phase == Phase::Review).await?;
+            if planner::same_plan(&self.state.shown_actions(), &shown) {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     /// Has other plans for the budget tried, and the planner propose again with what that told.
@@ -299,18 +338,28 @@ impl Driver {
         }
     }
 
-    /// Rehearses what was approved, so that its forecast stands before it runs; the run takes what was built.
-    async fn rehearse(&mut self) -> Result<()> {
-        let actions = self.state.recipe_actions();
-        let answer = self.when_free(Command::Rehearse).await;
-        if !self.taken(answer)? {
-            return self.catch_up().await;
+    /// Rehearses a plan that is approved or shown; whether there is something to rehearse it on.
+    async fn rehearse(&mut self, actions: &[(Target, Action)]) -> Result<bool> {
+        // What is approved goes first.
+        for _ in 0..2 {
+            if self.state.trials.of(actions).is_some() {
+                break;
+            }
+            let last = |s: &State| s.trials.list.last().map(|t| t.key.clone());
+            let before = last(&self.state);
+            let answer = self.when_free(Command::Rehearse).await;
+            if !self.taken(answer)? {
+                self.catch_up().await?;
+                return Ok(false);
+            }
+            self.until(|s| s.trials.of(actions).is_some() || last(s) != before).await?;
         }
-        self.until(|s| s.trials.of(&actions).is_some()).await
+        Ok(self.state.trials.of(actions).is_some())
     }
 
     async fn run_round(&mut self) -> Result<()> {
-        self.rehearse().await?;
+        // Its forecast stands before it runs; the run takes what was built.
+        self.rehearse(&self.state.recipe_actions()).await?;
         // The job that rehearsed may be a moment from its end.
         self.when_free(Command::Run).await?;
         self.until(|s| s.phase == Phase::Verdict).await

@@ -228,8 +228,8 @@ fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
 }
 
 /// Decisions outlive the device that they were made for.
-fn carried_out(state: &State, desk: &dyn Desk) -> Result<(), String> {
-    match state.recipe_actions().iter().find_map(|(target, action)| Some((target, desk.refuses(action)?))) {
+fn carried_out(actions: &[(Target, Action)], desk: &dyn Desk) -> Result<(), String> {
+    match actions.iter().find_map(|(target, action)| Some((target, desk.refuses(action)?))) {
         Some((target, why)) => Err(format!("`{target}` was decided for another device, on this one {why}; or veto it")),
         None => Ok(()),
     }
@@ -244,7 +244,7 @@ fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
         return Err(format!("`{}` is approved against your constraint: {words}", d.target));
     }
-    carried_out(state, desk)?;
+    carried_out(&state.recipe_actions(), desk)?;
     let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
     let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
     // What training brings is not forecast, and what was forecast without it is no forecast of what will be judged.
@@ -263,14 +263,17 @@ fn held_back(desk: &dyn Desk) -> Result<(), String> {
 
 fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     held_back(desk)?;
-    let actions = state.recipe_actions();
-    if actions.iter().all(|(_, a)| *a == Action::Keep) {
-        return Err("nothing is approved; hint: approve at least one decision, then rehearse".to_owned());
+    let changes = |actions: &Vec<(Target, Action)>| actions.iter().any(|(_, a)| *a != Action::Keep);
+    let plans: Vec<_> = [state.recipe_actions(), state.shown_actions()].into_iter().filter(changes).collect();
+    if plans.is_empty() {
+        return Err("nothing is decided; hint: ask for a plan or decide something, then rehearse".to_owned());
     }
-    carried_out(state, desk)?;
-    let then = match state.trials.of(&actions) {
-        Some(_) => Then::Nothing,
-        None => Then::Start(JobKind::Rehearse { actions, asked: true }),
+    let then = match plans.into_iter().find(|actions| state.trials.of(actions).is_none()) {
+        None => Then::Nothing,
+        Some(actions) => {
+            carried_out(&actions, desk)?;
+            Then::Start(JobKind::Rehearse { actions, asked: true })
+        }
     };
     Ok(Effect { events: Vec::new(), then })
 }

@@ -20,6 +20,9 @@ pub struct Cuts {
     pub least: Option<f64>,
 }
 
+/// Ways to cut a block before those are left out that others beat: mixtures have more groups than can all be combined.
+const MANY: usize = 8192;
+
 /// A way to cut one block.
 #[derive(Clone)]
 struct Way<'c> {
@@ -66,15 +69,28 @@ fn of_block(curves: Vec<&Curve>) -> Vec<Way<'_>> {
     let mut ways = vec![Way { cuts: Vec::new(), weights: 0, cost: 0.0 }];
     let (whole, parts): (Vec<&Curve>, Vec<&Curve>) =
         curves.into_iter().partition(|c| matches!(c.target, Target::Block(_)));
-    for curve in parts {
+    // Whole experts last: what lies in them is known by then.
+    let (inside, other): (Vec<&Curve>, Vec<&Curve>) = parts.into_iter().partition(|c| c.expert.is_some());
+    let expert = |target: &Target| inside.iter().find(|c| c.target == *target)?.expert.clone();
+    for curve in inside.iter().chain(&other) {
         let before = ways.clone();
         for cut in &curve.cuts {
-            ways.extend(before.iter().map(|way| {
+            // A cut of an expert that goes is none.
+            let idle = |(target, _): &(&Target, &Cut)| {
+                expert(target).is_some_and(|(group, e)| {
+                    let kept = matches!(&cut.action, Action::Prune { kept, .. } if kept.contains(&e));
+                    group == curve.target.name() && !kept
+                })
+            };
+            ways.extend(before.iter().filter(|way| !way.cuts.iter().any(idle)).map(|way| {
                 let mut cuts = way.cuts.clone();
                 cuts.push((&curve.target, cut));
                 // A cut that is told to help was measured on too little to be believed.
                 Way { cuts, weights: way.weights + cut.weights, cost: way.cost + cut.cost.max(0.0) }
             }));
+        }
+        if ways.len() > MANY {
+            ways = thinned(ways);
         }
     }
     for curve in whole {
@@ -82,6 +98,28 @@ fn of_block(curves: Vec<&Curve>) -> Vec<Way<'_>> {
         ways.extend(curve.cuts.iter().map(cut));
     }
     ways
+}
+
+/// Those that no other beats; of about as many weights the one of least cost.
+fn thinned(ways: Vec<Way<'_>>) -> Vec<Way<'_>> {
+    let most = ways.iter().map(|w| w.weights).max().unwrap_or(0);
+    let mut best: BTreeMap<u64, Way> = BTreeMap::new();
+    for way in ways {
+        // Nothing at all is a way of its own.
+        let at = if way.weights == 0 { 0 } else { 1 + way.weights * (MANY as u64 / 4) / most.max(1) };
+        match best.get(&at) {
+            Some(b) if b.cost <= way.cost => {}
+            _ => drop(best.insert(at, way)),
+        }
+    }
+    let mut out: Vec<Way> = Vec::new();
+    for way in best.into_values().rev() {
+        if out.last().is_none_or(|more: &Way| way.cost < more.cost) {
+            out.push(way);
+        }
+    }
+    out.reverse();
+    out
 }
 
 /// Whole blocks of at least `gone` weights, those first that change least what passes through them; `None` where all are too few.
@@ -115,7 +153,13 @@ mod tests {
             cost: *cost,
             measured: true,
         };
-        Curve { target: target.clone(), block: Some(block.into()), cuts: cuts.iter().map(cut).collect(), influence }
+        Curve {
+            target: target.clone(),
+            block: Some(block.into()),
+            expert: None,
+            cuts: cuts.iter().map(cut).collect(),
+            influence,
+        }
     }
 
     fn curves() -> Vec<Curve> {

@@ -186,9 +186,16 @@ impl Forecaster {
         self.quality.forecast(actions, &self.harms(actions), |other| self.between(actions, other))
     }
 
-    /// The largest harm whose expected drop is at most `drop`, in the metric's unit; `None` while no plan was tried.
-    pub fn harm_for(&self, drop: f64) -> Option<f64> {
-        self.quality.harm_for(drop)
+    /// The largest harm whose expected drop is at most `drop`, in the metric's unit, where `fixed` stand already; `None` while no plan was
+    /// tried.
+    pub fn harm_for(&self, drop: f64, fixed: &[(Target, Action)]) -> Option<f64> {
+        self.quality.harm_for(drop, &self.harms(fixed))
+    }
+
+    /// How much harm costs `drop` by the plans that were tried with what of `fixed` nobody measured, and the harm of the harshest that was;
+    /// `None` while none was.
+    pub fn tried(&self, drop: f64, fixed: &[(Target, Action)]) -> Option<(f64, f64)> {
+        self.quality.tried(drop, &self.harms(fixed))
     }
 
     fn harms(&self, actions: &[(Target, Action)]) -> Harms {
@@ -200,7 +207,7 @@ impl Forecaster {
     fn between(&self, a: &[(Target, Action)], b: &[(Target, Action)]) -> Harms {
         let mut sum = Harms::default();
         let mut add = |(t, action): &(Target, Action), less: f64| {
-            sum.add(self.ask(&self.curves, t, action).map(|h| (h - less).abs()), kind(t, action));
+            sum.add(self.ask(&self.curves, t, action).map(|h| (h - less).abs()), (t, action));
         };
         let beside = |(target, action): &(Target, Action), list: &[(Target, Action)]| -> Option<f64> {
             let other = list.iter().find(|(t, other)| t == target && nested(action, other))?;
@@ -226,7 +233,7 @@ impl Forecaster {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
                 continue;
             }
-            sum.add(self.ask(curves, t, a).map(&of), kind(t, a));
+            sum.add(self.ask(curves, t, a).map(&of), (t, a));
         }
         sum
     }

@@ -98,16 +98,29 @@ pub(super) struct Harms {
     pub kinds: [f64; KINDS],
     /// Actions that nobody measured.
     pub unknown: usize,
+    /// Which those are, as a sum of their hashes: two plans with the same ones differ by what is known.
+    pub which: u64,
 }
 
 impl Harms {
-    /// Takes in what an action of some kind harms; `None`: nobody measured it.
-    pub fn add(&mut self, harm: Option<f64>, kind: Option<usize>) {
-        match (harm, kind) {
+    /// Takes in what an action harms; `None`: nobody measured it.
+    pub fn add(&mut self, harm: Option<f64>, (target, action): (&Target, &Action)) {
+        match (harm, kind(target, action)) {
             (Some(h), Some(k)) => self.kinds[k] += h,
-            (None, _) => self.unknown += 1,
+            (None, _) => {
+                self.unknown += 1;
+                let one = serde_json::to_vec(&(target, action)).unwrap_or_default();
+                let hash = blake3::hash(&one).as_bytes().iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b));
+                self.which = self.which.wrapping_add(hash);
+            }
             (Some(_), None) => {}
         }
+    }
+
+    /// As much of every kind less, where none is more.
+    fn less(&self, other: &Harms) -> Option<[f64; KINDS]> {
+        let left: [f64; KINDS] = std::array::from_fn(|k| self.kinds[k] - other.kinds[k]);
+        left.iter().all(|h| *h >= 0.0).then_some(left)
     }
 }
 
@@ -182,6 +195,8 @@ pub(super) struct QualityModel {
     fit: Option<Fit>,
     /// Relative error of the fit.
     doubt: f64,
+    /// The most that harms of any plan that was tried or measured add up to, in points before they saturate.
+    reach: f64,
     /// Measured drops over tried ones: factor, and the error of its logarithm.
     shift: (f64, f64),
     /// Share of answers that turn, for a root of what the fit adds up to: answers turn with the size of a disturbance, and
@@ -252,6 +267,8 @@ impl QualityModel {
             model.doubt = model.doubt_of(&points, &fit);
             let fit = fit.sure(&points);
             model.fit = Some(fit);
+            let went = model.harms.iter().chain(&model.measured).map(|h| fit.sum(&h.kinds));
+            model.reach = went.fold(0.0, f64::max);
             let rates: Vec<f64> = (model.input.trials.list.iter().zip(&model.harms))
                 .map(|(t, h)| (t.outcome.turned, fit.sum(&h.kinds)))
                 .filter(|(_, u)| *u > 0.0)
@@ -268,12 +285,37 @@ impl QualityModel {
         let (mut points, mut recent): (Vec<Point>, usize) = (Vec::new(), 0);
         for (t, h) in self.input.trials.list.iter().zip(&self.harms).rev() {
             recent += usize::from(!t.anchor);
-            let known = h.unknown == 0 && h.kinds.iter().sum::<f64>() > 0.0;
-            if known && (t.anchor || recent <= RECENT) && but != Some(&t.key) {
-                points.push(Point { h: h.kinds, drop: -t.outcome.d_quality, sd: spread(t) });
+            if !(t.anchor || recent <= RECENT) || but == Some(&t.key) {
+                continue;
+            }
+            let (mut point, mut known) = (Point { h: h.kinds, drop: -t.outcome.d_quality, sd: spread(t) }, true);
+            // Of what nobody measured a plan without all the rest tells.
+            if h.unknown > 0 {
+                let base = self.base_of(h).filter(|(t, _)| but != Some(&t.key));
+                match base.and_then(|(t, theirs)| Some((t, h.less(theirs)?))) {
+                    Some((t, left)) => {
+                        point = Point { h: left, drop: point.drop + t.outcome.d_quality, sd: point.sd.hypot(spread(t)) }
+                    }
+                    None => known = false,
+                }
+            }
+            if known && point.h.iter().sum::<f64>() > 0.0 {
+                points.push(point);
             }
         }
         points
+    }
+
+    /// The tried plan of least known harm with the same actions that nobody measured.
+    fn base_of(&self, h: &Harms) -> Option<(&Trial, &Harms)> {
+        let alike = self.alike(h).filter(|(t, _)| !t.anchor);
+        alike.min_by(|a, b| a.1.kinds.iter().sum::<f64>().total_cmp(&b.1.kinds.iter().sum()))
+    }
+
+    /// The tried plans with the same actions that nobody measured.
+    fn alike(&self, h: &Harms) -> impl Iterator<Item = (&Trial, &Harms)> {
+        let same = (h.unknown, h.which);
+        self.input.trials.list.iter().zip(&self.harms).filter(move |(_, o)| (o.unknown, o.which) == same)
     }
 
     /// Points that the original has above chance.
@@ -363,7 +405,14 @@ impl QualityModel {
         }
         let fit = self.fit.filter(|_| h.unknown == 0)?;
         let drop = fit.drop(&h.kinds);
-        Some((drop, (self.doubt * drop).hypot(fit.sd(&h.kinds, None)).max(self.least())))
+        Some((drop, (self.doubt_at(&fit, h) * drop).hypot(fit.sd(&h.kinds, None)).max(self.least())))
+    }
+
+    /// Relative error of the fit for a plan with these harms. What harms add up to was seen as far as plans were tried; beyond, where
+    /// networks fall apart sooner than any sum says, it is as much in doubt as the plan is farther.
+    fn doubt_at(&self, fit: &Fit, h: &Harms) -> f64 {
+        let beyond = (fit.sum(&h.kinds) / self.reach.max(1e-12)).ln().max(0.0);
+        self.doubt.hypot(beyond)
     }
 
     /// Points that harms of this kind add over those of as much harm by cuts: 1 where nothing was tried.
@@ -376,15 +425,36 @@ impl QualityModel {
         self.exchange(kind).powf(1.0 / CONCAVE)
     }
 
-    /// The harm (of cuts) whose expected drop is `drop`, in the metric's unit; `None` where nothing was tried.
-    pub fn harm_for(&self, drop: f64) -> Option<f64> {
-        let points = drop * (100.0 / self.input.metric.whole);
+    /// The harm (of cuts) whose expected drop is `drop`, in the metric's unit, beside `fixed`; `None` where nothing was tried.
+    pub fn harm_for(&self, drop: f64, fixed: &Harms) -> Option<f64> {
         let w = self.fit?.weights();
-        let (most, points) = (self.most(), points / self.shift.0);
+        let mut points = drop * (100.0 / self.input.metric.whole) / self.shift.0;
+        // What nobody measured counts as it was tried.
+        let base = self.base_of(fixed).filter(|_| fixed.unknown > 0);
+        points = base.map_or(points, |(t, _)| (points + t.outcome.d_quality.min(0.0)).max(0.0));
+        let most = self.most();
         if points >= 0.999 * most {
             return Some(f64::INFINITY);
         }
         Some(-most * (1.0 - points / most).ln() / w[0].max(1e-12))
+    }
+
+    /// How harsh, in harm of cuts, a plan may be that costs `drop` beside `fixed`, as far as plans that were tried show: between the harshest
+    /// that costs less and the mildest beyond it that costs more, as if drops grew evenly there (they grow ever faster, so that this stays on
+    /// the near side). And the harm of the harshest that was tried at all. `None` where nothing was.
+    pub fn tried(&self, drop: f64, fixed: &Harms) -> Option<(f64, f64)> {
+        let w = self.fit?.weights();
+        let points = drop * (100.0 / self.input.metric.whole) / self.shift.0;
+        let sum = |h: &Harms| h.kinds.iter().zip(w).map(|(h, w)| h * w).sum::<f64>() / w[0].max(1e-12);
+        let seen: Vec<(f64, f64)> = self.alike(fixed).map(|(t, h)| (sum(h), -t.outcome.d_quality)).collect();
+        let near =
+            seen.iter().filter(|(_, d)| *d <= points).max_by(|a, b| a.0.total_cmp(&b.0)).copied().unwrap_or_default();
+        let far = seen.iter().filter(|(h, d)| *d > points && *h > near.0).min_by(|a, b| a.0.total_cmp(&b.0));
+        let between = far.map_or(f64::INFINITY, |far| {
+            let part = (points - near.1.max(0.0)) / (far.1 - near.1.max(0.0)).max(1e-12);
+            near.0 + (far.0 - near.0) * part.clamp(0.0, 1.0)
+        });
+        Some((between, self.reach / w[0].max(1e-12)))
     }
 
     /// The forecast of a plan with these harms; `between` gives the harms of what differs from another plan, in points per
@@ -419,17 +489,19 @@ impl QualityModel {
                 Basis::Rehearsed,
             );
         }
-        let Some(fit) = self.fit.filter(|_| h.unknown == 0) else { return self.unmeasured(h) };
+        let Some(fit) = self.fit else { return self.unmeasured(h) };
         let drop = fit.drop(&h.kinds);
         let turned = self.turned_at(h, drop);
         let unsure = fit.sd(&h.kinds, None).max(self.least()).hypot(turned.size * ONE_SIDED * turned.share);
-        let alone = (self.doubt * drop).hypot(unsure);
-        // The rehearsed plan from which the difference is least in doubt.
+        let doubt = self.doubt_at(&fit, h);
+        let alone = if h.unknown == 0 { (doubt * drop).hypot(unsure) } else { f64::INFINITY };
+        // The rehearsed plan from which the difference is least in doubt; what nobody measured is no difference to one that has it too.
         let near = (self.input.trials.list.iter().zip(&self.harms))
-            .filter(|(t, theirs)| theirs.unknown == 0 && !t.anchor)
-            .map(|(t, theirs)| {
-                let (moved, doubt) = self.between(&fit, h, theirs, &between(&t.actions));
-                (-t.outcome.d_quality + moved, spread(t).hypot(doubt))
+            .filter(|(t, _)| !t.anchor)
+            .filter_map(|(t, theirs)| {
+                let apart = between(&t.actions);
+                let (moved, doubt) = self.between(&fit, h, theirs, &apart);
+                (apart.unknown == 0).then(|| (-t.outcome.d_quality + moved, spread(t).hypot(doubt)))
             })
             .min_by(|a, b| a.1.total_cmp(&b.1))
             .filter(|(_, sd)| *sd < alone);
@@ -439,7 +511,8 @@ impl QualityModel {
                 self.spread_about(value, error, turned, Basis::Neighbour)
             }
             (_, Some(_)) => self.ranged(value, sd, 0.0, self.turned_at(h, value), Basis::Neighbour),
-            (_, None) => self.ranged(drop, unsure, self.doubt, turned, Basis::Scanned),
+            (_, None) if h.unknown > 0 => self.unmeasured(h),
+            (_, None) => self.ranged(drop, unsure, doubt, turned, Basis::Scanned),
         }
     }
 

@@ -75,7 +75,7 @@ pub enum Command {
     },
     Undo,
     Redo,
-    /// Build what a run would build and try it on held-back calibration images.
+    /// Build what a run would build and try it on held-back calibration images; where that was tried, or nothing is approved, what is shown.
     Rehearse,
     /// Build other plans for the same budget and try them on held-back calibration images.
     Search,

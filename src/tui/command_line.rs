@@ -69,7 +69,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("report", "[PATH]", "write the report as Markdown"),
     spec("rollback", "[REASON]", "go back to the last accepted round"),
     spec("search", "", "build other plans for the same budget and try them on held-back images"),
-    spec("rehearse", "", "build the approved plan and try it on held-back images, without applying it"),
+    spec("rehearse", "", "build the approved plan, else what is shown, and try it on held-back images"),
     does(Act::Run, "run", "compress with all approved decisions, then evaluate"),
     does(Act::Sense, "sense", "measure sensitivities"),
     spec("sort", "COLUMN", "sort the layers"),

@@ -358,5 +358,6 @@ pub fn unit(g: &Group) -> &'static str {
         GroupKind::Neurons => "neurons",
         GroupKind::Heads => "heads",
         GroupKind::Width => "width",
+        GroupKind::Experts => "experts",
     }
 }

@@ -4,9 +4,10 @@ use crate::talker::copied;
 use crate::{apart, compile, cut, decoders, fewer_ids, flat, floats, nats, open, paring, to_gguf};
 use paring::exec::candle::{self, Capture, Mode};
 use paring::exec::{CompileOptions, Plan};
-use paring::graph::{Op, experts};
+use paring::graph::{Op, ParamRef, ParamRole, experts};
 use paring::model::export::{self, Manifest};
-use paring::model::{Imatrix, LoadOptions, Model, Tokenizer, load};
+use paring::model::{Imatrix, LoadOptions, Model, Param, Tokenizer, formats, load};
+use paring::prune::{self, Action, Group, GroupKind, Target};
 use paring::quant::Precision;
 use serde_json::Value;
 
@@ -91,6 +92,132 @@ fn experts_are_rounded_and_written_layer_by_layer() {
     let even = cut(&open(&decoders().join("mixtral.gguf")), &each);
     assert_eq!(to_gguf(&even, &gguf), Ok(vec![]));
     assert_eq!(run(&open(&gguf)), run(&even));
+}
+
+/// The network with a router's bias that no token is sent to the experts that are not `kept`.
+fn never_chosen(model: &Model, router: &str, kept: &[u32]) -> Model {
+    let mut masked = model.clone();
+    let mut graph = (*model.graph).clone();
+    let at = graph.by_name(router).unwrap().index();
+    let Op::Linear(l) = &mut graph.nodes[at].op else { panic!("{router}") };
+    l.bias = true;
+    let bias = (0..l.out_features as u32).map(|e| if kept.contains(&e) { 0.0 } else { -1e9 }).collect();
+    masked.params.insert("never", Param::owned(vec![l.out_features], bias).unwrap());
+    graph.nodes[at].params.push(ParamRef { role: ParamRole::Bias, name: "never".to_owned() });
+    masked.graph = graph.into();
+    masked
+}
+
+fn experts_of(model: &Model) -> (Vec<Group>, Vec<Group>) {
+    let groups = prune::groups(&model.graph);
+    let own = groups.iter().filter(|g| g.kind == GroupKind::Experts && g.protected.is_none()).cloned().collect();
+    (groups, own)
+}
+
+pub fn without_experts(model: &Model, which: impl Fn(usize) -> Vec<u32>) -> Model {
+    let (groups, own) = experts_of(model);
+    let cut = |(i, g): (usize, &Group)| {
+        let kept = which(i);
+        (Target::Group(g.id.clone()), Action::Prune { ratio: g.ratio_of(kept.len()), kept })
+    };
+    prune::apply(model, &groups, &own.iter().enumerate().map(cut).collect::<Vec<_>>()).unwrap()
+}
+
+#[test]
+fn whole_experts_go_as_if_their_router_never_chose_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = dir.path().join("a.safetensors");
+    for (name, experts) in
+        [("mixtral", 4), ("mixtral.gguf", 4), ("qwen3_moe", 6), ("qwen3_moe_only", 5), ("qwen3_moe_step", 5)]
+    {
+        let model = open(&decoders().join(name));
+        let (groups, own) = experts_of(&model);
+        assert!(!own.is_empty() && own.iter().all(|g| g.size == experts), "{name}: {own:?}");
+        for kept in [vec![1, 3], vec![0, 2, 3], vec![2]] {
+            let g = &own[own.len() - 1];
+            let action = Action::Prune { ratio: g.ratio_of(kept.len()), kept: kept.clone() };
+            let small = prune::apply(&model, &groups, &[(Target::Group(g.id.clone()), action.clone())]).unwrap();
+            let (a, b) = (run(&small), run(&never_chosen(&model, &g.id, &kept)));
+            let moved = apart(&a, &run(&model));
+            assert!(apart(&a, &b) < 1e-5 && moved > 1e-4, "{name} {kept:?}: {} {moved}", apart(&a, &b));
+            assert!(small.params.iter().count() < model.params.iter().count(), "{name}: their weights are gone");
+            let macs = |m: &Model| paring::graph::macs_at(&m.graph, paring::graph::Binding::tokens(60)).unwrap();
+            let all = |m: &Model| macs(m).iter().map(|m| m.conv_linear).sum::<u64>();
+            assert!(all(&small) < all(&model), "{name}");
+            assert_eq!(
+                *prune::shrink(&model.graph, &groups, &[(Target::Group(g.id.clone()), action)]).unwrap().nodes,
+                *small.graph.nodes
+            );
+            export::safetensors(&ours, &small, &Manifest::default()).unwrap();
+            assert_eq!(run(&open(&ours)), a, "{name}");
+        }
+    }
+}
+
+/// Other experts of each layer, as many: what every format can be told.
+#[test]
+fn what_is_left_of_experts_is_written_under_new_numbers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gguf, hub) = (dir.path().join("a.gguf"), dir.path().join("hub"));
+    let kept = |i: usize| if i == 0 { vec![1, 3] } else { vec![0, 2] };
+    let small = without_experts(&open(&decoders().join("mixtral.gguf")), kept);
+    assert_eq!(to_gguf(&small, &gguf), Ok(vec![]));
+    let again = open(&gguf);
+    assert_eq!(run(&again), run(&small));
+    let counts = |m: &Model| experts_of(m).1.iter().map(|g| g.size).collect::<Vec<_>>();
+    assert_eq!(counts(&again), [2, 2]);
+    for name in ["mixtral", "qwen3_moe"] {
+        let from = copied(&decoders().join(name), &dir.path().join(name), 32);
+        let kept = |i: usize| if i == 0 { vec![1, 2, 3] } else { vec![0, 2, 3] };
+        let small = without_experts(&open(&from), kept);
+        formats::write(&hub, &small, &Manifest::default(), "hf").unwrap();
+        let again = open(&hub);
+        assert!(apart(&run(&again), &run(&small)) < 1e-6, "{name}");
+        assert_eq!(counts(&again), [3, 3], "{name}");
+        // By way of GGUF as well.
+        to_gguf(&small, &gguf).unwrap();
+        assert!(apart(&run(&open(&gguf)), &run(&small)) < 1e-5, "{name}");
+        let uneven = without_experts(&open(&from), |i| (0..3 - i as u32).collect());
+        let error = formats::write(&hub, &uneven, &Manifest::default(), "hf").unwrap_err().to_string();
+        assert!(error.contains("of 3 experts") && error.contains("hint: "), "{error}");
+        let error = to_gguf(&uneven, &gguf).unwrap_err();
+        assert!(error.contains("of 2 experts") && error.contains("one number for all"), "{error}");
+    }
+}
+
+/// An expert's weight times what it gives, by the definition's values; by weights alone one number an expert as well.
+#[test]
+fn experts_are_ranked_by_what_they_add() {
+    let model = open(&decoders().join("qwen3_moe"));
+    let params = candle::tensors(&model.params, &candle_core::Device::Cpu).unwrap();
+    for g in experts_of(&model).1 {
+        let mixture = prune::of_group(&model.graph, &g).unwrap();
+        assert!(mixture.layers.iter().all(|layers| layers.len() == 3));
+        let inputs = &model.graph.node(mixture.combine).inputs;
+        let names: Vec<&str> = inputs.iter().map(|id| model.graph.node(*id).name.as_str()).collect();
+        let mut seen = Capture::of(&names);
+        candle::forward(&model.graph, &params, &fewer_ids(), Mode::Eval, &mut seen).unwrap();
+        let values = seen.values.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
+        let found = prune::added(&mixture, &model.graph, &values).unwrap();
+        let weights = flat(&seen.values[names[0]]);
+        for (e, name) in names[1..].iter().enumerate() {
+            let rows = flat(&seen.values[*name]);
+            let norm = |row: &[f32]| row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+            let each = rows.chunks(seen.values[*name].dim(2).unwrap()).zip(weights.chunks(g.size));
+            let want: f64 = each.map(|(row, w)| f64::from(w[e]) * norm(row)).sum();
+            assert!(want > 0.0 && (found[e] - want).abs() < 1e-4 * want, "{e}: {} {want}", found[e]);
+        }
+        let mut evidence = prune::Evidence::default();
+        evidence.activation.insert(g.id.clone(), found.iter().map(|v| *v as f32).collect());
+        let by = |method, with| prune::importance(&model, &g, method, with).map_err(|e| e.to_string());
+        let added = by(prune::Method::Activation, Some(&evidence)).unwrap();
+        assert!(added.iter().zip(&found).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-4 * b));
+        for method in [prune::Method::L1, prune::Method::L2, prune::Method::Random] {
+            let scores = by(method, None).unwrap();
+            assert!(scores.len() == g.size && scores.iter().all(|s| *s > 0.0), "{method:?}: {scores:?}");
+        }
+        assert!(by(prune::Method::Taylor, None).is_err() && by(prune::Method::Activation, None).is_err());
+    }
 }
 
 #[test]

@@ -236,5 +236,12 @@ fn directories_for_transformers() {
     ] {
         put(name, &open(&decoders().join(name)));
     }
+    for name in ["mixtral", "qwen3_moe"] {
+        let whole = open(&decoders().join(name));
+        put(
+            &format!("{name}-experts"),
+            &crate::experts::without_experts(&whole, |i| (i as u32..i as u32 + 3).collect()),
+        );
+    }
     let _ = ids();
 }

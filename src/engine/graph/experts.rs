@@ -71,6 +71,34 @@ pub fn places(graph: &Graph) -> Vec<Option<Place>> {
     places
 }
 
+/// One mixture of experts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mixture {
+    /// The layer that makes the router's logits, the [`Op::Route`] that chooses by them, and the [`Op::Combine`] that sums up.
+    pub router: NodeId,
+    pub route: NodeId,
+    pub combine: NodeId,
+    /// The linear layers of each expert, in the network's order: the last is what it gives.
+    pub layers: Vec<Vec<NodeId>>,
+}
+
+/// All mixtures of `graph` that are alive, in its order.
+pub fn mixtures(graph: &Graph) -> Vec<Mixture> {
+    let places = places(graph);
+    let of = |(combine, node): (NodeId, &Node)| {
+        let (Op::Combine(sum), [route, ..]) = (&node.op, &node.inputs[..]) else { return None };
+        let router = *graph.node(*route).inputs.first()?;
+        let mut layers = vec![Vec::new(); sum.experts];
+        for (id, _) in graph.iter().filter(|(_, n)| matches!(n.op, Op::Linear(_))) {
+            if let Some(place) = places[id.index()].filter(|p| p.combine == combine) {
+                layers.get_mut(place.expert)?.push(id);
+            }
+        }
+        Some(Mixture { router, route: *route, combine, layers })
+    };
+    graph.live().filter_map(of).collect()
+}
+
 /// The place of what `combine` reads as an expert, once.
 fn read_by(graph: &Graph, combine: NodeId, id: NodeId) -> Option<Place> {
     let node = graph.node(combine);

@@ -127,6 +127,11 @@ fn shrunk(graph: &Graph, edits: &Edits) -> Result<Graph> {
         if let Some(facts) = g.nodes[*node].op.facts_mut() {
             facts.narrow(*axis, mask);
         }
+        if matches!(g.nodes[*node].op, Op::Combine(_)) {
+            // The router's weights come first.
+            let mut stays = std::iter::once(true).chain(mask.iter().copied());
+            g.nodes[*node].inputs.retain(|_| stays.next().unwrap_or(true));
+        }
     }
     if !edits.removed.is_empty() {
         let to = stand_ins(graph, &edits.removed)?;

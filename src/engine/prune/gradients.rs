@@ -6,8 +6,10 @@
 //! by the margins of the untouched network; one that is not so sure keeps temperature 1.
 
 use super::error::{PruneError, Result};
+use super::experts::added;
 use super::importance::{Evidence, Method};
 use crate::exec::{Cancel, CompileOptions, Plan, candle};
+use crate::graph::experts::mixtures;
 use crate::graph::{Node, ParamRole};
 use crate::model::Model;
 use crate::task::{Targets, Task};
@@ -207,7 +209,11 @@ impl<'a> Rows<'a> {
         let graph = &self.model.graph;
         let readers: Vec<(&Node, &str)> =
             self.layers.iter().filter_map(|n| Some((*n, graph.node(*n.inputs.first()?).name.as_str()))).collect();
-        let names: Vec<&str> = readers.iter().map(|(_, input)| *input).collect();
+        let mixtures = mixtures(graph);
+        let of_mixtures = mixtures.iter().flat_map(|m| graph.node(m.combine).inputs.iter());
+        let mut names: Vec<&str> = readers.iter().map(|(_, input)| *input).collect();
+        names.extend(of_mixtures.map(|id| graph.node(*id).name.as_str()));
+        let mut sums: Vec<Vec<f64>> = vec![Vec::new(); mixtures.len()];
         let keep = CompileOptions::default().keeping(names.iter().copied());
         let mut session = Plan::of(self.model, &keep).map_err(exec)?.session();
         let mut squares: HashMap<&str, Vec<f64>> = HashMap::new();
@@ -221,6 +227,11 @@ impl<'a> Rows<'a> {
                 let all = squares.entry(node.name.as_str()).or_insert_with(|| vec![0.0; sums.len()]);
                 all.iter_mut().zip(sums).for_each(|(a, s)| *a += f64::from(s));
             }
+            for (mixture, sum) in mixtures.iter().zip(&mut sums) {
+                let new = added(mixture, graph, &values).map_err(exec)?;
+                sum.resize(new.len(), 0.0);
+                sum.iter_mut().zip(new).for_each(|(a, s)| *a += s);
+            }
             done += labels.len();
             say(done);
         }
@@ -231,6 +242,10 @@ impl<'a> Rows<'a> {
                 let norms: Vec<f32> = sums.iter().map(|s| s.sqrt() as f32).collect();
                 out.activation.insert(node.name.clone(), weighed(&weight.values(), weight.shape(), &norms));
             }
+        }
+        for (mixture, sum) in mixtures.iter().zip(sums) {
+            let router = graph.node(mixture.router).name.clone();
+            out.activation.insert(router, sum.into_iter().map(|v| v as f32).collect());
         }
         Ok(out)
     }

@@ -17,6 +17,8 @@ pub enum GroupKind {
     Heads,
     /// Embedding width.
     Width,
+    /// Whole experts of a mixture.
+    Experts,
 }
 
 /// Which side of the coupling a member axis is on.

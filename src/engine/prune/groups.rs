@@ -5,8 +5,9 @@
 //! has in no regular place, is protected, with a reason.
 
 use super::group::{Group, GroupKind, Member, MemberRole};
+use crate::graph::op::EXPERTS;
 use crate::graph::{
-    AxisRef, Graph, NodeId, NodeLinks, Op, ParamRole, Site, Span, least, links, param_shapes, shapes_at,
+    AxisRef, Graph, Node, NodeId, NodeLinks, Op, ParamRole, Site, Span, least, links, param_shapes, shapes_at,
 };
 use std::collections::{BTreeMap, HashMap};
 
@@ -251,7 +252,9 @@ impl<'a> Axes<'a> {
             norm(self.op(id)) || self.graph.nodes.iter().any(reads)
         };
         let producers = || component.iter().filter(|&&id| self.produces(id));
-        if values().any(|&id| matches!(self.op(id), Op::Attention(_))) {
+        if values().any(|&id| matches!(self.op(id), Op::Route(_))) {
+            GroupKind::Experts
+        } else if values().any(|&id| matches!(self.op(id), Op::Attention(_))) {
             GroupKind::Heads
         } else if values().any(|&id| normed(id)) {
             GroupKind::Width
@@ -320,6 +323,12 @@ impl<'a> Axes<'a> {
             if matches!(self.op(id), Op::Attention(_)) {
                 out.push((node, Vec::new(), 0, MemberRole::Follower, Span::EACH));
             }
+            if matches!(self.op(id), Op::Route(_)) {
+                let reads = |n: &&Node| matches!(n.op, Op::Dispatch(_) | Op::Combine(_));
+                let readers = self.graph.iter().filter(|(_, n)| reads(n) && n.inputs.iter().any(|i| i.index() == node));
+                let all = std::iter::once(node).chain(readers.map(|(id, _)| id.index()));
+                out.extend(all.map(|n| (n, Vec::new(), EXPERTS, MemberRole::Follower, Span::EACH)));
+            }
             for &(pad, side) in self.free.get(&id).into_iter().flatten() {
                 let role = if side == 0 { MemberRole::Follower } else { MemberRole::Consumer };
                 out.push((pad, Vec::new(), side, role, span));
@@ -344,7 +353,7 @@ fn runs(indices: &[usize]) -> Vec<(usize, usize)> {
 /// Widths that hardware likes: about a sixteenth, a power of two, at most 64; heads one by one.
 fn granule(kind: GroupKind, size: usize) -> usize {
     match kind {
-        GroupKind::Heads => 1,
+        GroupKind::Heads | GroupKind::Experts => 1,
         _ => {
             let want = (size / 16).clamp(1, 64);
             1 << want.ilog2()

@@ -3,7 +3,8 @@
 //! weights across layers; within one it ranks as magnitude does.)
 
 use super::error::{PruneError, Result};
-use super::group::{Group, Member, MemberRole};
+use super::experts;
+use super::group::{Group, GroupKind, Member, MemberRole};
 use crate::graph::{Graph, Node, NodeId, Op, ParamRole, op};
 use crate::model::Model;
 use rand::{Rng, SeedableRng};
@@ -33,7 +34,8 @@ pub enum Method {
     /// al. 1990, optimal brain damage; the empirical Fisher information for `h` as in Theis et al. 2018).
     Hessian,
     /// `Σ |w| · ‖x‖` with the norm of every input channel over the calibration images and places (Sun et al. 2023, Wanda,
-    /// summed by row).
+    /// summed by row). Of an expert the sum of what it adds: its weight times the norm of its output, over the tokens that are sent to it
+    /// (Lasby et al. 2025, REAP, without their division by how many those are).
     Activation,
     /// By lot, the same every time: what any method must beat.
     Random,
@@ -100,7 +102,7 @@ pub struct Evidence {
     pub first: HashMap<String, Vec<Vec<f32>>>,
     /// `½ Σ w² · h` of every row (weight and bias), `h` the images' mean of `(∂L/∂w)²`.
     pub second: HashMap<String, Vec<f32>>,
-    /// `Σ |w| · ‖x‖` of every row.
+    /// `Σ |w| · ‖x‖` of every row; of a router's rows what their experts add.
     pub activation: HashMap<String, Vec<f32>>,
 }
 
@@ -135,6 +137,9 @@ pub fn importance(model: &Model, group: &Group, method: Method, evidence: Option
         let seed = blake3::hash(group.id.as_bytes());
         let mut rng = ChaCha8Rng::from_seed(*seed.as_bytes());
         return Ok((0..group.size).map(|_| rng.random::<f32>()).collect());
+    }
+    if group.kind == GroupKind::Experts && method != Method::Activation {
+        return experts::importance(model, group, method, evidence);
     }
     let mut scores = vec![0f32; group.size];
     // Per image and unit, with first-order evidence.

@@ -14,9 +14,12 @@ use super::{RepairError, RepairOptions, RepairUpdate};
 use crate::data::Dataset;
 use crate::exec::Cancel;
 use crate::files::{Cache, rounded};
+use crate::graph::experts::Mixture;
 use crate::graph::{Block, Graph, NodeId, Op, ParamRole, WeightFormat, shapes};
-use crate::model::Model;
-use crate::prune::{Action, Group, Member, MemberRole, Normal, Target, without};
+use crate::model::{Model, Param};
+use crate::prune::{
+    self, Action, Group, Member, MemberRole, Normal, Target, expert_weights, of_group, shrink, without,
+};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -48,6 +51,9 @@ pub struct Curve {
     pub target: Target,
     /// The block it lies in, or is.
     pub block: Option<String>,
+    /// The group of experts and the number of the one that it lies in.
+    #[serde(default)]
+    pub expert: Option<(String, u32)>,
     pub cuts: Vec<Cut>,
     /// Of a block.
     pub influence: Option<f64>,
@@ -80,7 +86,19 @@ pub fn curves(
     state.apply()?;
     let images = state.images()?;
     let read: Vec<(NodeId, &Group, &Member)> = groups.iter().filter_map(|g| lone_reader(model, g)).collect();
-    let stretches = stretches(&state, &|i| read.iter().any(|(id, ..)| id.index() == i));
+    let mixtures: Vec<(&Group, Mixture)> =
+        groups.iter().filter(|g| g.protected.is_none()).filter_map(|g| Some((g, of_group(&model.graph, g)?))).collect();
+    let inside = |id: NodeId| {
+        let of = |(g, m): &(&Group, Mixture)| {
+            let e = m.layers.iter().position(|layers| layers.contains(&id))?;
+            Some((g.id.clone(), e as u32))
+        };
+        mixtures.iter().find_map(of)
+    };
+    // A mixture is cut where its sum is.
+    let sum_of = |id: NodeId| mixtures.iter().find(|(_, m)| m.combine == id);
+    let stretches =
+        stretches(&state, &|i| read.iter().any(|(id, ..)| id.index() == i) || sum_of(NodeId(i as u32)).is_some());
     let known = Known::of(&state, cache);
     let mut walk = Walk::start(&mut state, &images)?;
     let total = stretches.iter().map(|s| s.layers.len()).sum();
@@ -95,7 +113,8 @@ pub fn curves(
         if !stretch.layers.is_empty() && ask == Ask::Costs {
             let mut judge = None;
             for &id in &stretch.layers {
-                let Some((_, group, member)) = read.iter().find(|(at, ..)| *at == id) else { continue };
+                let units = read.iter().find(|(at, ..)| *at == id).map(|(_, group, member)| (*group, *member));
+                let Some(group) = units.map(|(g, _)| g).or_else(|| sum_of(id).map(|(g, _)| *g)) else { continue };
                 walk.state.progress(done, total, &format!("try cuts of {}", group.id));
                 done += 1;
                 let measured = || {
@@ -103,9 +122,14 @@ pub fn curves(
                         Some(judge) => judge,
                         none => none.insert(walk.judge(stretch.to)?),
                     };
-                    curve(&mut walk, stretch, (id, group, member), judge)
+                    match (units, sum_of(id)) {
+                        (Some((group, member)), _) => curve(&mut walk, stretch, (id, group, member), judge),
+                        (None, Some((group, mixture))) => of_experts(&mut walk, stretch, (group, mixture), judge),
+                        (None, None) => Ok(None),
+                    }
                 };
-                out.extend(known.or(&Target::Group(group.id.clone()), ask, measured)?);
+                let found = known.or(&Target::Group(group.id.clone()), ask, measured)?;
+                out.extend(found.map(|c| Curve { expert: inside(id), ..c }));
             }
         }
         if stretch.to == model.graph.output {
@@ -200,6 +224,7 @@ fn removal(walk: &Walk, block: &Block, ask: Ask) -> Result<Option<Curve>, Repair
     Ok(Some(Curve {
         target: Target::Block(block.name.clone()),
         block: Some(block.name.clone()),
+        expert: None,
         cuts: vec![cut],
         influence: None,
     }))
@@ -285,7 +310,73 @@ fn curve(
         }
     };
     let cuts = counts.iter().map(cut).filter(|c| c.cost.is_finite()).collect();
-    Ok(Some(Curve { target: Target::Group(group.id.clone()), block: group.block.clone(), cuts, influence: None }))
+    Ok(Some(Curve { cuts, ..Curve::of(group) }))
+}
+
+impl Curve {
+    /// Of a group, without a cut yet.
+    fn of(group: &Group) -> Curve {
+        let target = Target::Group(group.id.clone());
+        Curve { target, block: group.block.clone(), expert: None, cuts: Vec::new(), influence: None }
+    }
+}
+
+/// The cuts of a mixture: those experts go that add least to its sum on the calibration text, and a token is sent to as many as before. Nothing
+/// makes up for what they gave.
+fn of_experts(
+    walk: &mut Walk,
+    stretch: &Stretch,
+    (group, mixture): (&Group, &Mixture),
+    judge: &mut Judge,
+) -> Result<Option<Curve>, RepairError> {
+    let graph = walk.state.model.graph.clone();
+    let Op::Route(route) = &graph.node(mixture.route).op else { return Ok(None) };
+    let start = &shapes(&graph)?[stretch.from.index()];
+    let names: Vec<&str> = graph.node(mixture.combine).inputs.iter().map(|id| graph.node(*id).name.as_str()).collect();
+    let whole = part(&graph, stretch.from, start, stretch.to);
+    let mut runner = walk.state.runner(&whole, (&walk.state.model.params, &walk.state.model.precision), &names)?;
+    let mut adds = vec![0f64; group.size];
+    for chunk in &walk.chunks {
+        walk.state.cancel.check()?;
+        let (_, values) = runner.run(&chunk.compressed)?;
+        adds.iter_mut().zip(prune::added(mixture, &graph, &values)?).for_each(|(a, v)| *a += v);
+    }
+    drop(runner);
+    let mut gone: Vec<u32> = (0..group.size as u32).collect();
+    gone.sort_by(|a, b| adds[*a as usize].total_cmp(&adds[*b as usize]).then(a.cmp(b)));
+    let most = group.size.saturating_sub(route.top);
+    let step = group.size.div_ceil(CUTS);
+    let counts: Vec<usize> = (1..).map(|i| i * step).take_while(|n| *n <= most).collect();
+    let router = graph.node(mixture.router).param(ParamRole::Weight);
+    let Some(router) = router.filter(|_| graph.node(mixture.router).param(ParamRole::Bias).is_none()) else {
+        return Ok(None);
+    };
+    let rows = walk.state.model.params.get(router)?.clone();
+    let cols = rows.numel() / group.size.max(1);
+    let each = expert_weights(mixture, &walk.state.model);
+    let mut cuts = Vec::new();
+    for n in counts {
+        let mut kept: Vec<u32> = gone[n..].to_vec();
+        kept.sort_unstable();
+        let action = Action::Prune { ratio: group.ratio_of(kept.len()), kept: kept.clone() };
+        let target = Target::Group(group.id.clone());
+        let small = shrink(&graph, std::slice::from_ref(group), &[(target, action.clone())])?;
+        let mut params = walk.state.model.params.clone();
+        let values = rows.values();
+        let stay = kept.iter().flat_map(|e| values[*e as usize * cols..][..cols].iter().copied()).collect();
+        let Some(stay) = Param::owned(vec![kept.len(), cols], stay) else { return Ok(None) };
+        params.insert(router.to_owned(), stay);
+        let old = std::mem::replace(&mut walk.state.model.params, params);
+        let cost = walk.loss_through(&part(&small, stretch.from, start, stretch.to), stretch.to, judge);
+        walk.state.model.params = old;
+        cuts.push(Cut {
+            action,
+            weights: gone[..n].iter().map(|e| each[*e as usize]).sum(),
+            cost: rounded(cost?),
+            measured: true,
+        });
+    }
+    Ok(Some(Curve { cuts, ..Curve::of(group) }))
 }
 
 /// A layer's weights without the columns `out`: the least squares of the others.

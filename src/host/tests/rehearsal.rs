@@ -131,7 +131,7 @@ async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
     let mut r = Rig::new(false, None).await;
     assert!(r.refused(Command::Rehearse).await.contains("held back"));
     *r.fake.rehearses.lock().expect("rehearses") = true;
-    assert!(r.refused(Command::Rehearse).await.contains("nothing is approved"));
+    assert!(r.refused(Command::Rehearse).await.contains("nothing is decided"));
     r.ok(Command::Propose { by: Proposer::Planner }).await;
     r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
     r.idle().await;
@@ -139,9 +139,15 @@ async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
     r.ok(Command::Rehearse).await;
     r.until("the recipe's rehearsal", |s| s.trials.of(&s.recipe_actions()).is_some()).await;
     r.idle().await;
+    // What is approved was tried: now what is shown.
+    r.ok(Command::Rehearse).await;
+    r.until("the shown plan's rehearsal", rehearsed).await;
+    r.idle().await;
+    let tried = r.state.trials.list.len();
     r.ok(Command::Rehearse).await;
     r.ok(Command::Run).await;
     r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    assert_eq!(r.state.trials.list.len(), tried, "both were tried");
 }
 
 /// A session that was decided on a CPU and goes on where a GPU is.

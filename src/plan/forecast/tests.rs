@@ -68,7 +68,7 @@ fn more_cut_is_never_less_harm() {
         last = (p.quality.value, p.latency.value);
     }
     // What is allowed for a point costs a point.
-    let allowed = f.harm_for(1.0).expect("plans were tried");
+    let allowed = f.harm_for(1.0, &[]).expect("plans were tried");
     let at = |r: f64| [prune("conv2", r)];
     let ratio = (1..1000).map(|i| i as f64 / 1000.0).find(|&r| f.harm(&at(r)).0 >= allowed).expect("reached");
     assert!((-f.actions(&at(ratio)).quality.value - 1.0).abs() < 0.15, "{ratio}");

@@ -234,6 +234,15 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
     }
 }
 
+/// That the floor may allow more than this plan takes.
+pub(super) fn farther(input: &PlannerInput, say: Say) {
+    say(&format!(
+        "The floor may allow more, but no plan much harsher than this one was tried yet: rehearse it on held-back {}s, and I go on from what \
+         that shows. ",
+        input.quality.metric.item
+    ));
+}
+
 /// That a plan was taken for what held-back images say of it.
 pub(super) fn swapped(input: &PlannerInput, gained: f64, say: Say) {
     say(&format!(
@@ -310,6 +319,7 @@ fn action_words(input: &PlannerInput, target: &Target, action: &Action) -> Strin
                 GroupKind::Neurons => "neurons",
                 GroupKind::Heads => "heads",
                 GroupKind::Width => "dimensions",
+                GroupKind::Experts => "experts",
             };
             format!("{} → {} {unit} (−{:.0} %).", g.size, g.kept_at(*ratio), 100.0 * ratio)
         }

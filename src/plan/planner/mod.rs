@@ -93,17 +93,27 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         harm_limit: f64::INFINITY,
     };
     let first = solve_under(&mut problem, &goal, input.quality.observed.is_empty());
+    let farther = goal.open_ended && first.stop == Stop::Floor && problem.floor_for(&goal) > Some(problem.harm_limit);
     let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
     let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
     explain::outcome(input, &goal, &forecast, solution.stop, say);
+    if farther {
+        explain::farther(input, say);
+    }
     if let Some(gained) = gained {
         explain::swapped(input, gained, say);
     }
     let met = solution.stop == Stop::Met && !goal.open_ended;
     Ok(Proposal { decisions, forecast, met, actions: solution.actions, rivals: solution.others })
+}
+
+/// What may be lost of the task's metric, in its unit, as the planner takes it: what the budget says, or where it says nothing at all, what is
+/// assumed.
+pub fn floor(budget: &Budget, metric: &Metric) -> Option<f64> {
+    Goal::of(budget, metric).budget.drop
 }
 
 /// The budget as the planner pursues it.
@@ -119,6 +129,9 @@ pub(super) struct Goal {
 
 /// Floor assumed when neither factors nor a floor are set, points.
 const ASSUMED_DROP: f64 = 0.5;
+
+/// How much farther than the harshest plan that was tried one goes where only a floor says how far. Trying that moves it.
+const BEYOND: f64 = 1.25;
 
 /// What layers are offered: those whose harm every scan measures. Besides them those of GGML's formats that a language model's scan says something of.
 const PRECISIONS: [Precision; 3] = [Precision::Int8, Precision::W4g32, Precision::W4];
@@ -160,10 +173,12 @@ impl Goal {
 /// Without evidence from earlier rounds the factors come first, unless even the hopeful end of the forecast breaks the
 /// floor: forecasts of accuracy are too wide to give up a target for. With evidence the floor binds.
 fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
-    let floor = goal.budget.drop.and_then(|d| problem.forecaster.harm_for(d));
+    let floor = problem.floor_for(goal);
     if goal.open_ended {
-        // How far a floor allows to go nobody knows before plans were tried.
-        problem.harm_limit = floor.unwrap_or(0.0);
+        // How far a floor allows to go nobody knows before plans were tried, nor far beyond those that were.
+        let tried = goal.budget.drop.and_then(|d| problem.forecaster.tried(d, &problem.fixed));
+        let (between, reach) = tried.unwrap_or_default();
+        problem.harm_limit = floor.unwrap_or(0.0).min(between).min(BEYOND * reach);
         return problem.solve();
     }
     problem.harm_limit = f64::INFINITY;
@@ -176,6 +191,13 @@ fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
     }
     problem.harm_limit = floor;
     problem.solve()
+}
+
+impl Problem<'_> {
+    /// The harm at which the floor lies; `None` without one, or while no plan was tried.
+    fn floor_for(&self, goal: &Goal) -> Option<f64> {
+        self.forecaster.harm_for(goal.budget.drop?, &self.fixed)
+    }
 }
 
 /// What the human decided, and what stands because of it.
@@ -533,6 +555,24 @@ mod tests {
             assert!(!p.decisions.is_empty());
             assert!(-p.forecast.quality.value <= allowed + 1e-6 && p.forecast.memory.value < 0.5);
         }
+    }
+
+    /// Sums of harms say little of plans far harsher than any that was tried.
+    #[test]
+    fn where_only_a_floor_says_how_far_it_is_no_farther_than_was_tried() {
+        let mut w = World::new("drop=60");
+        let (first, said) = w.plan();
+        let harm = |w: &World, p: &Proposal| w.forecaster().with_quality(w.quality.clone()).harm(&p.actions).0;
+        let (_, reach) = w.forecaster().with_quality(w.quality.clone()).tried(60.0, &[]).expect("plans were tried");
+        assert!(
+            harm(&w, &first) <= BEYOND * reach * (1.0 + 1e-9) && said.contains("go on from what that shows"),
+            "{said}"
+        );
+        // Tried, and not as bad: farther.
+        let actions: Vec<_> = first.decisions.iter().map(Decision::planned).collect();
+        w.quality.trials.add(trial(&w.forecaster(), actions, 27.0));
+        let (second, _) = w.plan();
+        assert!(harm(&w, &second) > 1.05 * harm(&w, &first), "{} {}", harm(&w, &second), harm(&w, &first));
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn a_known_law_is_found_and_doubt_falls_with_evidence() {
     let w = m.fit.expect("fitted").weights();
     assert!((w[2] / w[0] - 0.25).abs() < 0.05, "{w:?}");
     assert!((m.exchange(2) - w[2] / w[0]).abs() < 1e-12 && m.exchange(0) == 1.0);
-    let harm_of_two = m.harm_for(2.0).expect("fitted");
+    let harm_of_two = m.harm_for(2.0, &Harms::default()).expect("fitted");
     assert!((harm_of_two - 2.0 / 20.0).abs() < 0.02, "{harm_of_two}");
 }
 
@@ -102,7 +102,7 @@ fn nothing_is_exactly_nothing_and_what_nobody_measured_is_no_figure() {
     // A model of which no plan was tried has no figure for anything.
     let bare = QualityModel::fit(input(), harm);
     assert_eq!(ask(&bare, &cuts(1, 0.1)).basis, Basis::Unmeasured);
-    assert_eq!(bare.harm_for(1.0), None);
+    assert_eq!(bare.harm_for(1.0, &Harms::default()), None);
 }
 
 #[test]
@@ -123,6 +123,55 @@ fn a_rehearsed_plan_has_its_own_outcome_and_its_neighbours_the_difference() {
     assert!(n.value < -4.0 && n.value > -4.6, "{n:?}");
     let far = cuts(1, 0.4);
     assert_eq!(ask(&m, &far).basis, Basis::Scanned, "as far as anything is from it");
+}
+
+#[test]
+fn beyond_what_was_tried_a_sum_of_harms_is_doubted() {
+    let mut i = input();
+    for plan in [cuts(4, 0.05), cuts(4, 0.2), cuts(4, 0.6)] {
+        let drop = 2.0 * harm(&plan).kinds[0];
+        i.trials.add(trial(plan, drop, 0.02, true));
+    }
+    let m = QualityModel::fit(i.clone(), harm);
+    let (_, reach) = m.tried(1.0, &Harms::default()).expect("plans were tried");
+    assert!((reach - 4.0 * 0.6).abs() < 1e-9, "{reach}");
+    let far = cuts(36, 0.2);
+    let width = |m: &QualityModel| {
+        let q = ask(m, &far);
+        assert_eq!(q.basis, Basis::Scanned);
+        q.high - q.low
+    };
+    i.trials.add(trial(cuts(36, 0.21), 2.0 * harm(&far).kinds[0], 0.02, true));
+    let tried = QualityModel::fit(i, harm);
+    assert!(width(&m) > 2.0 * width(&tried), "{} {}", width(&m), width(&tried));
+}
+
+/// Nobody measured what zeros cost, but a plan with the same ones was tried.
+#[test]
+fn what_nobody_measured_is_no_difference_to_a_plan_that_has_it_too() {
+    let sparsity = crate::prune::Sparsity::NofM { n: 2, m: 4 };
+    let zeros = vec![(Target::Weights("l0".into()), Action::Sparsify { sparsity })];
+    let with = |cuts: Vec<(Target, Action)>| [zeros.clone(), cuts].concat();
+    let mut i = fitted().input;
+    i.trials.add(trial(zeros.clone(), 3.0, 0.1, false));
+    let m = QualityModel::fit(i.clone(), harm);
+    let q = ask(&m, &with(cuts(4, 0.15)));
+    assert_eq!(q.basis, Basis::Neighbour, "{q:?}");
+    assert!((-q.value - 3.0 - law(&cuts(4, 0.15))).abs() < 1.0, "{q:?}");
+    assert_eq!(ask(&m, &cuts(4, 0.15)).basis, Basis::Scanned, "without them it is another plan");
+    // Of eight points three are theirs.
+    let limit = |m: &QualityModel, drop: f64, plan: &[(Target, Action)]| m.harm_for(drop, &harm(plan)).expect("fitted");
+    let (left, all) = (limit(&m, 8.0, &zeros), limit(&m, 5.0, &[]));
+    assert!((left - all).abs() < 0.02 * all, "{left} {all}");
+    // A plan with them teaches what the rest of it costs.
+    let plan = with(cuts(4, 0.4));
+    i.trials.add(trial(plan.clone(), 60.0, 0.1, false));
+    let taught = QualityModel::fit(i, harm);
+    assert!(limit(&taught, 8.0, &zeros) < 0.9 * left, "{} {left}", limit(&taught, 8.0, &zeros));
+    // Between what cost 3 points and what cost 60, evenly; of those without them nothing is known beyond.
+    let (between, _) = taught.tried(8.0, &harm(&zeros)).expect("tried");
+    assert!((between - 1.6 * 5.0 / 57.0).abs() < 1e-9, "{between}");
+    assert_eq!(taught.tried(60.0, &harm(&[])).map(|t| t.0), Some(f64::INFINITY));
 }
 
 /// A few images cannot tell a small drop; what other plans taught can.

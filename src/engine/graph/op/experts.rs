@@ -3,9 +3,12 @@
 //!
 //! Not here: which nodes make up an expert (`graph::experts`).
 
-use super::facts::{Facts, channels, ends, input, output, tokens, traits, want};
+use super::facts::{Facts, channels, ends, input, kept, output, tokens, traits, want};
 use crate::graph::axes::NodeLinks;
 use serde::{Deserialize, Serialize};
+
+/// The axis by which all three are narrowed: their experts.
+pub const EXPERTS: usize = 0;
 
 /// A router's logits `[t, experts]` → weights `[t, experts]`: a softmax over all experts, of which the `top` largest stay (the
 /// earlier of two that are equal) and the others are exactly 0. What stays is divided by its sum where it is `normalised`.
@@ -29,8 +32,6 @@ pub struct Dispatch {
 pub struct Combine {
     pub experts: usize,
 }
-
-const CHOICE: &str = "a router chooses among its experts";
 
 /// Whether `weights` are those of `tokens` tokens for `experts` experts.
 fn fits(weights: &[usize], tokens: usize, experts: usize) -> Result<(), String> {
@@ -58,10 +59,19 @@ impl Facts for Route {
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         let mut l = NodeLinks::default();
-        let (from, to, _) = ends(ins, 0, out);
-        l.protect(from, CHOICE);
-        l.protect(to, CHOICE);
+        let (from, to, experts) = ends(ins, 0, out);
+        l.each(from, to, experts);
         l
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == EXPERTS).then_some(self.experts)
+    }
+
+    /// Of fewer experts than a token was sent to, it is sent to all.
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.experts = kept(mask);
+        self.top = self.top.min(self.experts);
     }
 }
 
@@ -85,8 +95,19 @@ impl Facts for Dispatch {
         let mut l = NodeLinks::default();
         let (from, to, width) = ends(ins, 0, out);
         l.each(from, to, width);
-        l.protect(input(1, 1), CHOICE);
+        // Spoken of: what it does not read may go.
+        l.each(input(1, 1), input(1, 1), self.experts);
         l
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == EXPERTS).then_some(self.experts)
+    }
+
+    /// Where its own expert goes, nothing reads it any more, and it has any number.
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.experts = kept(mask);
+        self.expert = kept(&mask[..self.expert.min(mask.len())]).min(self.experts.saturating_sub(1));
     }
 }
 
@@ -114,8 +135,17 @@ impl Facts for Combine {
 
     fn links(&self, ins: &[&[usize]], out: &[usize]) -> NodeLinks {
         let mut l = NodeLinks::default();
-        l.protect(input(0, 1), CHOICE);
+        l.each(input(0, 1), input(0, 1), self.experts);
         (1..ins.len()).for_each(|i| l.each(ends(ins, i, out).0, output(1), channels(out)));
         l
+    }
+
+    fn axis_len(&self, axis: usize) -> Option<usize> {
+        (axis == EXPERTS).then_some(self.experts)
+    }
+
+    /// Its inputs are the graph's: whoever narrows it takes those away that go ([`EXPERTS`]).
+    fn narrow(&mut self, _axis: usize, mask: &[bool]) {
+        self.experts = kept(mask);
     }
 }

@@ -21,7 +21,7 @@ pub use activation::Activation;
 pub use attention::Attention;
 pub use elementwise::{Scalar, Scale};
 pub use embedding::Embedding;
-pub use experts::{Combine, Dispatch, Route};
+pub use experts::{Combine, Dispatch, EXPERTS, Route};
 pub use facts::{Facts, Length, MAX_ELEMENTS, Traits, channel_axis};
 pub(super) use facts::{output, product};
 pub use heads::{Beyond, HeadNorm, Longer, Rope, Scaling};

@@ -44,7 +44,7 @@ pub use vgg::VggSpec;
 pub use vit::{Head, Mlp, Qkv, VitDims, VitSpec};
 
 use super::{Checkpoint, Family, Interpolation, Preprocess, Result};
-use crate::graph::{Graph, GraphError, Op};
+use crate::graph::{Graph, GraphError};
 use std::collections::{HashMap, HashSet};
 
 /// A family with its dimensions: everything a graph is built from.
@@ -124,9 +124,12 @@ pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, St
         let mut marks = c.marks.iter().map(|own| c.names.of(own));
         marks.all(|name| tensors.contains(name.as_str()))
     };
-    // One layer a block, or fewer.
-    let experts = graph.nodes.iter().map(|n| if let Op::Combine(sum) = &n.op { sum.experts } else { 0 });
-    let counts = [graph.blocks.len(), experts.max().unwrap_or(0)];
+    // One layer a block, or fewer. Experts keep their numbers where others are gone, so that there are names for all up to the largest number.
+    let inside = crate::graph::experts::places(graph);
+    let experts =
+        graph.nodes.iter().zip(inside).filter(|(_, place)| place.is_some()).flat_map(|(n, _)| n.name.split('.'));
+    let most = experts.filter_map(|part| part.parse::<usize>().ok()).max();
+    let counts = [graph.blocks.len(), most.map_or(0, |n| n.saturating_add(1).min(graph.nodes.len()))];
     let tables = candidates().filter(fits).filter_map(|ours| {
         let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?;
         Some(ours.names.each(theirs.names, counts))

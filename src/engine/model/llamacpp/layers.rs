@@ -6,7 +6,6 @@
 
 use super::Unfit;
 use crate::graph::{Graph, Node, Op};
-use crate::model::printable;
 use std::collections::{BTreeMap, HashMap};
 
 /// A layer that is left.
@@ -19,10 +18,17 @@ pub(in crate::model) struct Layer {
     pub kv_heads: usize,
     /// Neurons of the MLP, or of each expert.
     pub hidden: usize,
-    /// It has experts.
-    pub sparse: bool,
+    /// Its experts, and how many of them a token is sent to; 0 without any.
+    pub experts: [usize; 2],
     /// How many tokens back it looks, where not at all.
     pub window: Option<usize>,
+}
+
+impl Layer {
+    /// It has experts.
+    pub fn sparse(&self) -> bool {
+        self.experts[0] > 0
+    }
 }
 
 /// A network in llama.cpp's words.
@@ -37,6 +43,8 @@ pub(in crate::model) struct Shape {
     pub head: Option<[usize; 2]>,
     /// Values of a head that turn.
     pub turned: Option<usize>,
+    /// A router whose weights do not sum up to 1.
+    pub loose: Option<String>,
 }
 
 /// A name such as `blk.3.ffn_up` in two parts.
@@ -48,7 +56,8 @@ pub(super) fn layer_of(name: &str) -> Option<(usize, &str)> {
 /// Reads the live nodes of `graph`; `names` are llama.cpp's for them.
 pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Shape, Unfit> {
     let mut parts: BTreeMap<usize, BTreeMap<&str, &Node>> = BTreeMap::new();
-    let mut shape = Shape { layers: Vec::new(), were: 0, vocab: 0, dim: 0, head: None, turned: None };
+    let mut routed: HashMap<&str, [usize; 2]> = HashMap::new();
+    let mut shape = Shape { layers: Vec::new(), were: 0, vocab: 0, dim: 0, head: None, turned: None, loose: None };
     for (_, node) in graph.live() {
         let name = names.get(&node.name);
         if let Some((i, part)) = name.and_then(|n| layer_of(n)) {
@@ -58,14 +67,13 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
             Op::Embedding(e) => (shape.vocab, shape.dim) = (e.vocab, e.dim),
             Op::Attention(a) if shape.head.is_none() => shape.head = Some([a.qk_dim, a.v_dim]),
             Op::Rope(rope) => shape.turned = Some(rope.turned),
-            Op::Route(route) if !route.normalised => {
-                return Err(Unfit::new(
-                    format!(
-                        "the weights of experts (`{}`) do not sum up to 1, as llama.cpp has them do",
-                        printable(&node.name)
-                    ),
-                    "export as safetensors",
-                ));
+            Op::Route(route) => {
+                if let Some(id) = node.inputs.first() {
+                    routed.insert(&graph.node(*id).name, [route.experts, route.top]);
+                }
+                if !route.normalised {
+                    shape.loose.get_or_insert_with(|| node.name.clone());
+                }
             }
             _ => {}
         }
@@ -78,17 +86,24 @@ pub(super) fn read(graph: &Graph, names: &HashMap<String, String>) -> Result<Sha
             (heads, kv_heads, window) = (a.heads, a.kv_heads(), a.most);
         }
         let sparse = parts.contains_key("ffn_gate_inp");
-        let hidden = match parts.get(if sparse { "ffn_down.0" } else { "ffn_down" }).map(|n| &n.op) {
+        // Any expert is as good as the first, which may be gone.
+        let down = match sparse {
+            true => parts.iter().find(|(part, _)| part.starts_with("ffn_down.")).map(|(_, n)| *n),
+            false => parts.get("ffn_down").copied(),
+        };
+        let hidden = match down.map(|n| &n.op) {
             Some(Op::Linear(l)) => l.in_features,
             _ => 0,
         };
+        let experts = parts.get("ffn_gate_inp").and_then(|router| routed.get(router.name.as_str()));
+        let experts = experts.copied().unwrap_or_default();
         if hidden == 0 {
             return Err(Unfit::new(
                 format!("layer {was} has no MLP, which llama.cpp has no words for"),
                 "remove its attention as well, so that the layer goes; or export as safetensors",
             ));
         }
-        shape.layers.push(Layer { was, heads, kv_heads, hidden, sparse, window });
+        shape.layers.push(Layer { was, heads, kv_heads, hidden, experts, window });
     }
     if shape.layers.is_empty() {
         return Err(Unfit::new("it has no layer left", "export as safetensors"));
@@ -125,8 +140,8 @@ impl Shape {
         let first = &self.layers[0];
         let like = |l: &&Layer| (l.heads, l.kv_heads, l.hidden) == (first.heads, first.kv_heads, first.hidden);
         let other = self.layers.iter().find(|l| !like(l));
-        if let Some(l) = self.layers.iter().find(|l| l.sparse != first.sparse) {
-            let [with, without] = if l.sparse { [l, first] } else { [first, l] }.map(|l| l.was);
+        if let Some(l) = self.layers.iter().find(|l| l.sparse() != first.sparse()) {
+            let [with, without] = if l.sparse() { [l, first] } else { [first, l] }.map(|l| l.was);
             return Err(Unfit::new(
                 format!(
                     "layer {with} has experts and layer {without} has none, which llama.cpp's `{arch}` cannot be told"
@@ -135,6 +150,14 @@ impl Shape {
             ));
         }
         let hint = "cut every layer alike, or export as safetensors";
+        if let Some(l) = self.layers.iter().find(|l| l.experts != first.experts) {
+            let [a, b] = [first, l].map(|l| format!("{} of {} experts", l.experts[1], l.experts[0]));
+            let why = format!(
+                "layer {} sends a token to {b} and layer {} to {a}, and llama.cpp's `{arch}` has one number for all",
+                l.was, first.was
+            );
+            return Err(Unfit::new(why, hint));
+        }
         match (other, arch) {
             // Others take the first layer's counts for the width of a head.
             _ if first.heads == 0 => Err(Unfit::new(
@@ -142,7 +165,7 @@ impl Shape {
                 "keep its attention, or export as safetensors",
             )),
             (None, _) => Ok(arch),
-            (Some(_), "llama" | "deci") if !first.sparse => Ok("deci"),
+            (Some(_), "llama" | "deci") if !first.sparse() => Ok("deci"),
             (Some(l), _) => {
                 let [a, b] =
                     [first, l].map(|l| format!("{} heads, {} of keys, {} neurons", l.heads, l.kv_heads, l.hidden));
@@ -162,11 +185,23 @@ mod tests {
 
     fn shape(layers: &[(usize, usize, usize)]) -> Shape {
         let layers = layers.iter().enumerate();
-        let layers = layers.map(|(was, &(heads, kv_heads, hidden))| {
-            let (sparse, window) = (false, None);
-            Layer { was, heads, kv_heads, hidden, sparse, window }
+        let layers = layers.map(|(was, &(heads, kv_heads, hidden))| Layer {
+            was,
+            heads,
+            kv_heads,
+            hidden,
+            experts: [0, 0],
+            window: None,
         });
-        Shape { layers: layers.collect(), were: 9, vocab: 96, dim: 32, head: Some([8, 8]), turned: Some(8) }
+        Shape {
+            layers: layers.collect(),
+            were: 9,
+            vocab: 96,
+            dim: 32,
+            head: Some([8, 8]),
+            turned: Some(8),
+            loose: None,
+        }
     }
 
     #[test]
@@ -181,9 +216,11 @@ mod tests {
             assert!(why.contains("layer 1") && why.contains("`qwen2`") && hint.contains("alike"), "{why}");
         }
         let mut experts = shape(&[(4, 2, 64), (4, 2, 60)]);
-        experts.layers.iter_mut().for_each(|l| l.sparse = true);
+        experts.layers.iter_mut().for_each(|l| l.experts = [4, 2]);
         assert!(experts.architecture("llama").unwrap_err().why.contains("60 neurons"));
-        experts.layers[0].sparse = false;
+        experts.layers[0].experts = [3, 2];
+        assert!(experts.architecture("llama").unwrap_err().why.contains("2 of 3 experts"));
+        experts.layers[0].experts = [0, 0];
         assert!(experts.architecture("llama").unwrap_err().why.contains("layer 1 has experts and layer 0 has none"));
         let mut windows = shape(&[(4, 2, 64); 4]);
         (0..4).for_each(|i| windows.layers[i].window = (i % 2 == 0).then_some(8));

@@ -103,6 +103,11 @@ fn begun(model: &Model) -> Result<(Arc<Said>, HashMap<String, String>, Shape)> {
         unfit(Unfit::new("its layers have no names there", "language models of known families are written"))
     })?;
     let shape = layers::read(&model.graph, &names).map_err(unfit)?;
+    if let Some(router) = &shape.loose {
+        let why =
+            format!("the weights of experts (`{}`) do not sum up to 1, as llama.cpp has them do", printable(router));
+        return Err(unfit(Unfit::new(why, "export as safetensors")));
+    }
     let arch = said.metadata.string("general.architecture").unwrap_or_default();
     let told = said.metadata.count(&format!("{arch}.attention.sliding_window")).filter(|n| *n > 0);
     shape.windows(arch, told).map_err(unfit)?;
@@ -257,6 +262,10 @@ fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'
     };
     // Where experts have a width of their own it is told beside that of layers without them.
     each(if was == "qwen3moe" { "expert_feed_forward_length" } else { "feed_forward_length" }, |l| l.hidden);
+    if shape.layers.iter().any(layers::Layer::sparse) {
+        each("expert_count", |l| l.experts[0]);
+        each("expert_used_count", |l| l.experts[1]);
+    }
     each("attention.head_count", |l| l.heads);
     each("attention.head_count_kv", |l| l.kv_heads);
     if let Some([keys, values]) = shape.head {

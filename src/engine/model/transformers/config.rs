@@ -45,24 +45,29 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
     let shape = llamacpp::shape(model)?;
     let first = shape.layers[0];
     let like = |l: &&llamacpp::Layer| {
-        (l.heads, l.kv_heads, l.hidden, l.sparse) == (first.heads, first.kv_heads, first.hidden, first.sparse)
+        (l.heads, l.kv_heads, l.hidden, l.experts) == (first.heads, first.kv_heads, first.hidden, first.experts)
     };
     if let Some(l) = shape.layers.iter().find(|l| !like(l)) {
-        let [a, b] = [&first, l].map(|l| format!("{} heads, {} of keys, {} neurons", l.heads, l.kv_heads, l.hidden));
+        let experts = |l: &llamacpp::Layer| match l.experts {
+            [0, _] => String::new(),
+            [all, top] => format!(", {top} of {all} experts"),
+        };
+        let [a, b] = [&first, l]
+            .map(|l| format!("{} heads, {} of keys, {} neurons{}", l.heads, l.kv_heads, l.hidden, experts(l)));
         let why = format!(
             "layer {} has {b} and layer {} has {a}, and a `config.json` has one shape for all",
             l.was, first.was
         );
         return Err(unfit(Unfit::new(why, "cut every layer alike, or export as pytorch or gguf")));
     }
-    if first.sparse && from_gguf {
+    if first.sparse() && from_gguf {
         return Err(plain("experts of a GGUF file have no names there yet".into()));
     }
     // Its norms have the names of others' there.
     if from_gguf && kind == "olmo2" {
         return Err(plain("layers of this kind of a GGUF file have no names there yet".into()));
     }
-    if first.sparse {
+    if first.sparse() {
         alike(&model.graph, first.hidden).map_err(unfit)?;
     }
     let [keys, values] = shape.head.unwrap_or([0, 0]);
@@ -80,6 +85,17 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
         (hidden, first.hidden),
     ] {
         c.insert(key.into(), n.into());
+    }
+    if first.sparse() {
+        // Whichever of the names the original has, so that nothing tells otherwise.
+        let usual = if kind == "mixtral" { "num_local_experts" } else { "num_experts" };
+        c.insert(usual.into(), first.experts[0].into());
+        for other in ["num_experts", "num_local_experts", "n_routed_experts"] {
+            if c.contains_key(other) {
+                c.insert(other.into(), first.experts[0].into());
+            }
+        }
+        c.insert("num_experts_per_tok".into(), first.experts[1].into());
     }
     // Other lists with an entry for each layer.
     let kept: Vec<usize> = shape.layers.iter().map(|l| l.was).collect();

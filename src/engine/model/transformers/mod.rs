@@ -14,6 +14,8 @@ use super::families::{Source, called};
 use super::llamacpp::{Unfit, Written};
 use super::{Model, ModelError, Result, llamacpp, printable};
 use crate::files;
+use crate::graph::experts::mixtures;
+use crate::graph::{Graph, NodeId};
 use crate::words::counted;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -44,15 +46,21 @@ fn names(model: &Model) -> Option<HashMap<String, String>> {
     Some(names)
 }
 
-/// `name` with its layer's new number, where the layers `kept` are left.
-fn renumbered(name: &str, kept: &[usize]) -> String {
-    let found = name.find("layers.").and_then(|at| {
-        let (before, rest) = name.split_at(at + "layers.".len());
+/// `name` with the new number of its place in a list, `layers.` or `experts.`.
+fn renumbered(name: &str, list: &str, place: &dyn Fn(usize) -> Option<usize>) -> String {
+    let found = name.find(list).and_then(|at| {
+        let (before, rest) = name.split_at(at + list.len());
         let (number, rest) = rest.split_once('.').unwrap_or((rest, ""));
-        let place = kept.iter().position(|was| number.parse() == Ok(*was))?;
+        let place = place(number.parse().ok()?)?;
         Some(format!("{before}{place}{}{rest}", if rest.is_empty() { "" } else { "." }))
     });
     found.unwrap_or_else(|| name.to_owned())
+}
+
+/// Which of those that are left each layer's expert is.
+fn experts(graph: &Graph) -> HashMap<String, usize> {
+    let of = |(e, layers): (usize, Vec<NodeId>)| layers.into_iter().map(move |id| (graph.node(id).name.clone(), e));
+    mixtures(graph).into_iter().flat_map(|m| m.layers.into_iter().enumerate().flat_map(of)).collect()
 }
 
 /// What [`folder`] would refuse of `model` whatever its weights become; `factored`: a layer that is to be two by then.
@@ -95,7 +103,16 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
     let nothing = || refusal(model, Unfit::new("its layers have no names there", "export as safetensors or pytorch"));
     let names = names(model).ok_or_else(nothing)?;
     let kept: Vec<usize> = llamacpp::shape(model)?.layers.iter().map(|l| l.was).collect();
-    let names = names.into_iter().map(|(own, theirs)| (own, renumbered(&theirs, &kept))).collect();
+    let experts = experts(&model.graph);
+    let name = |(own, theirs): (String, String)| {
+        let theirs = renumbered(&theirs, "layers.", &|was| kept.iter().position(|k| *k == was));
+        let theirs = match experts.get(&own) {
+            Some(place) => renumbered(&theirs, "experts.", &|_| Some(*place)),
+            None => theirs,
+        };
+        (own, theirs)
+    };
+    let names = names.into_iter().map(name).collect();
     let tensors = weights::of(model, &names)?;
     let mut notes = Vec::new();
     let mut wide: BTreeMap<&str, usize> = BTreeMap::new();
