@@ -166,10 +166,13 @@ pub fn learn(model: &mut Model, decided: &Decided, text: &Text, cancel: &Cancel)
         .filter(|(name, p)| **p != filed(model, name))
         .map(|(name, p)| (Target::Layer(name.clone()), Action::Precision { precision: *p }))
         .collect();
-    let rounded = model.precision.nodes.values().any(|p| matches!(p, Precision::Block(_)));
+    let rounded = model.precision.nodes.values().any(|p| p.is_learnt());
     if !rounded && decided.actions.is_empty() {
         return Ok((
-            vec!["no weight is rounded to a format of GGML's: the calibration text is unused".to_owned()],
+            vec![
+                "no weight is rounded to a format in which there is something to learn: the calibration text is unused"
+                    .to_owned(),
+            ],
             Value::Null,
         ));
     }

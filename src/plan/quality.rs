@@ -193,6 +193,9 @@ pub(super) struct QualityModel {
     measured: Vec<Harms>,
     /// Points a harm of one by kind; `None`: nothing was tried.
     fit: Option<Fit>,
+    /// As the anchors alone have it: what kinds of actions are exchanged by, so that another rehearsal does not make another plan of the
+    /// same harm.
+    steady: Option<Fit>,
     /// Relative error of the fit.
     doubt: f64,
     /// The most that harms of any plan that was tried or measured add up to, in points before they saturate.
@@ -267,6 +270,11 @@ impl QualityModel {
             model.doubt = model.doubt_of(&points, &fit);
             let fit = fit.sure(&points);
             model.fit = Some(fit);
+            let list = model.input.trials.list.iter().zip(&model.harms);
+            let anchors = list.filter(|(t, h)| t.anchor && h.unknown == 0 && h.kinds.iter().sum::<f64>() > 0.0);
+            let anchors: Vec<Point> =
+                anchors.map(|(t, h)| Point { h: h.kinds, drop: -t.outcome.d_quality, sd: spread(t) }).collect();
+            model.steady = Some(if anchors.is_empty() { fit } else { Fit::of(&anchors, model.most(), None) });
             let went = model.harms.iter().chain(&model.measured).map(|h| fit.sum(&h.kinds));
             model.reach = went.fold(0.0, f64::max);
             let rates: Vec<f64> = (model.input.trials.list.iter().zip(&model.harms))
@@ -417,7 +425,7 @@ impl QualityModel {
 
     /// Points that harms of this kind add over those of as much harm by cuts: 1 where nothing was tried.
     pub fn exchange(&self, kind: usize) -> f64 {
-        self.fit.map(|f| f.weights()).map_or(1.0, |w| w[kind] / w[0].max(1e-12))
+        self.steady.map(|f| f.weights()).map_or(1.0, |w| w[kind] / w[0].max(1e-12))
     }
 
     /// The divergence by cuts that harms as much as one nat of this kind.
@@ -443,9 +451,8 @@ impl QualityModel {
     /// that costs less and the mildest beyond it that costs more, as if drops grew evenly there (they grow ever faster, so that this stays on
     /// the near side). And the harm of the harshest that was tried at all. `None` where nothing was.
     pub fn tried(&self, drop: f64, fixed: &Harms) -> Option<(f64, f64)> {
-        let w = self.fit?.weights();
         let points = drop * (100.0 / self.input.metric.whole) / self.shift.0;
-        let sum = |h: &Harms| h.kinds.iter().zip(w).map(|(h, w)| h * w).sum::<f64>() / w[0].max(1e-12);
+        let sum = |h: &Harms| h.kinds.iter().enumerate().map(|(k, h)| h * self.exchange(k)).sum::<f64>();
         let seen: Vec<(f64, f64)> = self.alike(fixed).map(|(t, h)| (sum(h), -t.outcome.d_quality)).collect();
         let near =
             seen.iter().filter(|(_, d)| *d <= points).max_by(|a, b| a.0.total_cmp(&b.0)).copied().unwrap_or_default();
@@ -454,7 +461,7 @@ impl QualityModel {
             let part = (points - near.1.max(0.0)) / (far.1 - near.1.max(0.0)).max(1e-12);
             near.0 + (far.0 - near.0) * part.clamp(0.0, 1.0)
         });
-        Some((between, self.reach / w[0].max(1e-12)))
+        self.fit.map(|_| (between, self.harms.iter().chain(&self.measured).map(sum).fold(0.0, f64::max)))
     }
 
     /// The forecast of a plan with these harms; `between` gives the harms of what differs from another plan, in points per

@@ -180,6 +180,12 @@ impl Precision {
         self.facts().2
     }
 
+    /// Is there something to choose when weights are rounded to it?
+    pub fn is_learnt(self) -> bool {
+        let floats = [WeightFormat::F32, WeightFormat::F16, WeightFormat::Bf16, WeightFormat::Fp8];
+        self != Precision::Block(Block::Q8_0) && !floats.contains(&self.weights())
+    }
+
     /// What the CPU does with it.
     pub fn runs(self) -> Runs {
         match self {

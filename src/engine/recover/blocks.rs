@@ -1,32 +1,48 @@
-//! Rounding to GGML's formats: by the importance of columns, as llama.cpp does, and with GPTQ, whose errors are made up for by the columns that
-//! are not rounded yet. All weights at once are judged, since layers of a language model are too many to judge each; what has the least
-//! calibration loss stays, rounding to the nearest included.
+//! Rounding to GGML's formats, and of language models to our own: by the importance of columns, as llama.cpp does for its formats; with GPTQ, whose
+//! errors are made up for by the columns that are not rounded yet; and so again after scales were moved between layers. All weights at once are
+//! judged, since layers of a language model are too many to judge each; what has the least calibration loss stays, rounding to the nearest
+//! included.
 //!
 //! Not here: how one row is rounded (`quant`, `model::ggml`).
 
 use super::importance::importance;
-use super::rounding::{Inputs, WIDEST};
+use super::rounding::{Codes, Inputs, WIDEST, codes, rounded};
 use super::segment::part;
 use super::state::{Images, State};
 use super::walk::{Walk, stretches};
-use super::{RepairError, batchnorm};
+use super::{RepairError, batchnorm, smooth};
 use crate::graph::ggml::Block;
-use crate::graph::{Node, NodeId, ParamRole, Precision, Precisions, shapes};
+use crate::graph::{Node, NodeId, Op, ParamRole, Precision, Precisions, WeightFormat, shapes};
 use crate::model::{Model, Param, ParamStore};
 use crate::quant::gptq_blocks;
 use crate::words::counted;
 use std::path::Path;
 use std::time::Instant;
 
-/// The weight of a layer that will be rounded to one of GGML's formats in which there is something to choose, with its name and that format.
-fn to_round<'m>(model: &'m Model, node: &'m Node) -> Option<(&'m str, Block)> {
+/// What a weight is rounded to.
+#[derive(Clone, Copy)]
+enum To {
+    Block(Block),
+    Own(Codes, WeightFormat),
+}
+
+/// The weight of a layer that will be rounded to a format in which there is something to choose, with its name and that format.
+fn to_round<'m>(model: &'m Model, node: &'m Node) -> Option<(&'m str, To)> {
     let precision = model.precision.get(&node.name);
-    let Precision::Block(block) = precision else { return None };
-    if block == Block::Q8_0 || precision.unfit(&node.op).is_some() {
+    if precision == Precision::Block(Block::Q8_0) || precision.unfit(&node.op).is_some() {
         return None;
     }
     let name = node.param(ParamRole::Weight)?;
-    (!model.params.get(name).ok()?.is_in(precision.weights())).then_some((name, block))
+    let weight = model.params.get(name).ok()?;
+    let format = precision.weights();
+    let to = match precision {
+        Precision::Block(block) => To::Block(block),
+        // Layers of other networks are judged one by one (`rounding`). What an embedding shares is as wide as the vocabulary.
+        _ if model.graph.vocabulary().is_none() || model.graph.sharing(node).is_some() => return None,
+        _ if !matches!(node.op, Op::Linear(_)) => return None,
+        _ => To::Own(codes(format, weight.shape().last().copied()?)?, format),
+    };
+    (!weight.is_in(format)).then_some((name, to))
 }
 
 /// How many there are.
@@ -34,9 +50,18 @@ fn weights(model: &Model) -> usize {
     model.graph.live().filter(|(_, n)| to_round(model, n).is_some()).count()
 }
 
+/// How many of them go into formats that know of importances.
+fn by_importance(model: &Model) -> usize {
+    model.graph.live().filter(|(_, n)| matches!(to_round(model, n), Some((_, To::Block(_))))).count()
+}
+
 /// Roundings that [`run`] will try.
 pub(super) fn repairs(state: &State) -> usize {
-    if weights(&state.model) > 0 { 2 } else { 0 }
+    let model = &state.model;
+    match weights(model) {
+        0 => 0,
+        _ => 1 + usize::from(by_importance(model) > 0) + usize::from(model.graph.vocabulary().is_some()),
+    }
 }
 
 /// Rounds what goes into GGML's formats.
@@ -60,13 +85,25 @@ pub(super) fn run(state: &mut State, images: &Images) -> Result<(), RepairError>
         Ok::<_, RepairError>(())
     };
     let started = Instant::now();
-    state.trying("round by importance");
-    let weighted = weighted(state, images)?;
-    judge(state, "by importance", started, &weighted)?;
+    let weighted = match by_importance(&state.model) {
+        0 => state.model.params.clone(),
+        _ => {
+            state.trying("round by importance");
+            let found = weighted(state, images)?;
+            judge(state, "by importance", started, &found)?;
+            found
+        }
+    };
     let started = Instant::now();
     state.trying("round with GPTQ");
-    let learnt = learnt(state, images, &weighted)?;
-    judge(state, "with GPTQ", started, &learnt)?;
+    let found = learnt(state, images, &weighted, false)?;
+    judge(state, "with GPTQ", started, &found)?;
+    if state.model.graph.vocabulary().is_some() {
+        let started = Instant::now();
+        state.trying("round with GPTQ after scales");
+        let found = learnt(state, images, &weighted, true)?;
+        judge(state, "with GPTQ after moved scales", started, &found)?;
+    }
     state.model.params = stays;
     Ok(())
 }
@@ -86,8 +123,8 @@ fn weighted(state: &State, images: &Images) -> Result<ParamStore, RepairError> {
 }
 
 /// Layer after layer by the Gram matrix of what it reads in the network whose earlier layers are rounded already; those that are too wide
-/// for that as in `weighted`.
-fn learnt(state: &mut State, images: &Images, weighted: &ParamStore) -> Result<ParamStore, RepairError> {
+/// for that as in `weighted`. `scaled`: scales are moved first ([`smooth`]).
+fn learnt(state: &mut State, images: &Images, weighted: &ParamStore, scaled: bool) -> Result<ParamStore, RepairError> {
     let graph = state.model.graph.clone();
     let shapes = shapes(&graph)?;
     let plain = state.model.params.clone();
@@ -98,6 +135,10 @@ fn learnt(state: &mut State, images: &Images, weighted: &ParamStore) -> Result<P
     let mut done = 0;
     for stretch in &stretches {
         let whole = part(&graph, stretch.from, &shapes[stretch.from.index()], stretch.to);
+        if scaled {
+            let rounded = |model: &Model, id: NodeId| to_round(model, graph.node(id)).is_some();
+            smooth::pass(&mut walk, &graph, stretch, &rounded)?;
+        }
         // Queries, keys and values read the same.
         let mut read: Option<(NodeId, Inputs)> = None;
         for &id in &stretch.layers {
@@ -105,7 +146,7 @@ fn learnt(state: &mut State, images: &Images, weighted: &ParamStore) -> Result<P
             walk.state.progress(done, total, &format!("round {}", node.name));
             done += 1;
             // A weight that an earlier layer shares is rounded by now.
-            let Some((name, block)) = to_round(&walk.state.model, node) else { continue };
+            let Some((name, to)) = to_round(&walk.state.model, node) else { continue };
             let (name, weight) = (name.to_owned(), walk.state.model.params.get(name)?.clone());
             let columns: usize = weight.shape().iter().skip(1).product();
             let source = node.inputs.first().copied().unwrap_or(stretch.from);
@@ -115,12 +156,19 @@ fn learnt(state: &mut State, images: &Images, weighted: &ParamStore) -> Result<P
                     Some((from, inputs)) if from == source => inputs,
                     _ => Inputs::gather(&walk, &graph, stretch.from, id, &shapes)?,
                 };
-                found = gptq_blocks(&weight.values(), &inputs.gram, block);
+                let (shape, values) = (weight.shape().to_vec(), weight.values());
+                found = match to {
+                    To::Block(block) => {
+                        gptq_blocks(&values, &inputs.gram, block).and_then(|f| Param::of_blocks(shape, f.bytes, block))
+                    }
+                    To::Own(codes, format) => rounded(&values, &inputs.gram, codes, (shape, format)),
+                };
                 read = Some((source, inputs));
             }
-            let rounded = found.and_then(|f| Param::of_blocks(weight.shape().to_vec(), f.bytes, block));
-            let rounded = match rounded {
+            let rounded = match found {
                 Some(rounded) => rounded,
+                // Scales that were moved are not in what was rounded before.
+                None if scaled => weight.stored_in(walk.state.model.precision.get(&node.name).weights()),
                 None => weighted.get(&name)?.clone(),
             };
             walk.state.model.params.insert(name, rounded);

@@ -19,6 +19,7 @@ mod rounding;
 mod runner;
 mod sample;
 mod segment;
+mod smooth;
 mod stage;
 mod state;
 mod step;

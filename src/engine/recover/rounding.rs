@@ -1,4 +1,5 @@
-//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits and for shared values; to GGML's formats: `blocks`. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
+//! Rounding of weights that knows what they are multiplied with: GPTQ for our own codes of 4 and 8 bits and for shared values; to GGML's formats, and
+//! of language models: `blocks`. What is learnt is kept where the calibration loss falls; all else is rounded to the nearest, as without this stage.
 //!
 //! A layer's Gram matrix is that of its inputs in the compressed network, so that the layers before it are rounded already. Where the
 //! layer or the norm after it has something to add, what rounding changes of the mean output goes there, and the matrix is centred
@@ -58,8 +59,8 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Indices of the layers whose rounding is learnt: those with codes of our own that are not rounded yet, but of language models, which
-/// have many layers and take long to judge.
+/// Indices of the layers whose rounding is learnt one by one: those with codes of our own that are not rounded yet, but of language models, which
+/// have many layers and take long to judge (`blocks`).
 fn learnable(state: &State) -> Vec<usize> {
     let model = &state.model;
     if model.graph.vocabulary().is_some() {
@@ -84,14 +85,14 @@ fn learnable(state: &State) -> Vec<usize> {
 
 /// What weights of a format of our own are rounded to.
 #[derive(Clone, Copy)]
-enum Codes {
+pub(super) enum Codes {
     Grid(Grid),
     /// 2^bits values.
     Shared(u8),
 }
 
 /// Those of a format, for rows of `columns`.
-fn codes(format: WeightFormat, columns: usize) -> Option<Codes> {
+pub(super) fn codes(format: WeightFormat, columns: usize) -> Option<Codes> {
     match format {
         WeightFormat::Int8 => Some(Codes::Grid(Grid { top: 127, group: columns })),
         WeightFormat::Int4 { group } => {
@@ -237,6 +238,27 @@ impl Inputs {
     }
 }
 
+/// Weights rounded for inputs with this Gram matrix, as they are stored. `None`: there is nothing to learn from.
+pub(super) fn rounded(
+    values: &[f32],
+    gram: &[f64],
+    codes: Codes,
+    (shape, format): (Vec<usize>, WeightFormat),
+) -> Option<Param> {
+    let columns = gram.len().isqrt();
+    let rows = values.len() / columns.max(1);
+    match codes {
+        Codes::Shared(bits) => share(values, gram, bits).and_then(|found| Param::codebook(shape, found.codebook)),
+        Codes::Grid(grid) => gptq(values, gram, grid).and_then(|found| match format {
+            WeightFormat::Int4 { group } => {
+                let codes = Int4::of_codes(rows, columns, group, &found.codes, found.scales);
+                codes.and_then(|codes| Param::int4(shape, codes))
+            }
+            _ => Param::int8(shape, found.codes, found.scales),
+        }),
+    }
+}
+
 /// The parameters with the weight of layer `id` rounded for `inputs`, and what that changes of the mean output put right. `None`:
 /// there is nothing to learn from.
 fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<Option<ParamStore>, RepairError> {
@@ -247,17 +269,7 @@ fn learnt(model: &Model, graph: &Graph, id: NodeId, inputs: &Inputs) -> Result<O
     let Some(codes) = codes(format, columns) else { return Ok(None) };
     let moved = inputs.movable(graph, id);
     let (gram, values) = (inputs.seen(moved.is_some()), weight.values());
-    let (shape, rows) = (weight.shape().to_vec(), values.len() / columns.max(1));
-    let rounded = match codes {
-        Codes::Shared(bits) => share(&values, &gram, bits).and_then(|found| Param::codebook(shape, found.codebook)),
-        Codes::Grid(grid) => gptq(&values, &gram, grid).and_then(|found| match format {
-            WeightFormat::Int4 { group } => {
-                let codes = Int4::of_codes(rows, columns, group, &found.codes, found.scales);
-                codes.and_then(|codes| Param::int4(shape, codes))
-            }
-            _ => Param::int8(shape, found.codes, found.scales),
-        }),
-    };
+    let rounded = rounded(&values, &gram, codes, (weight.shape().to_vec(), format));
     let Some(rounded) = rounded else { return Ok(None) };
     let mut params = model.params.clone();
     if let Some(moved) = moved {

@@ -84,7 +84,7 @@ fn a_known_law_is_found_and_doubt_falls_with_evidence() {
     }
     let w = m.fit.expect("fitted").weights();
     assert!((w[2] / w[0] - 0.25).abs() < 0.05, "{w:?}");
-    assert!((m.exchange(2) - w[2] / w[0]).abs() < 1e-12 && m.exchange(0) == 1.0);
+    assert!((m.exchange(2) - w[2] / w[0]).abs() < 1e-9 && m.exchange(0) == 1.0);
     let harm_of_two = m.harm_for(2.0, &Harms::default()).expect("fitted");
     assert!((harm_of_two - 2.0 / 20.0).abs() < 0.02, "{harm_of_two}");
 }
