@@ -254,6 +254,9 @@ pub struct Eval {
     /// How much columns count when weights are rounded to GGML's formats: what `paring imatrix` or llama-imatrix wrote.
     #[arg(long, value_name = "FILE", requires = "precision")]
     pub imatrix: Option<PathBuf>,
+    /// Of a language model: keys and values as a cache in f32, f16 or int8 would give them back.
+    #[arg(long, value_name = "FORMAT")]
+    pub kv: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,
@@ -369,9 +372,9 @@ pub struct Generate {
     pub top_p: f64,
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// What keys and values are kept in: f32, f16 or int8.
-    #[arg(long, value_name = "FORMAT", default_value = "f16")]
-    pub kv: String,
+    /// What keys and values are kept in: f32, f16 or int8; what the model's file says, else f16.
+    #[arg(long, value_name = "FORMAT")]
+    pub kv: Option<String>,
     /// Go on after a token that ends a text.
     #[arg(long)]
     pub ignore_end: bool,
@@ -419,9 +422,9 @@ pub struct Serve {
     /// Requests that wait besides, at most.
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub queue: usize,
-    /// What keys and values are kept in: f32, f16 or int8.
-    #[arg(long, value_name = "FORMAT", default_value = "f16")]
-    pub kv: String,
+    /// What keys and values are kept in: f32, f16 or int8; what the model's file says, else f16.
+    #[arg(long, value_name = "FORMAT")]
+    pub kv: Option<String>,
     /// Every linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
@@ -506,6 +509,9 @@ pub struct Convert {
     /// Store every convolution and linear layer in this precision, as `paring eval` takes it.
     #[arg(long, value_name = "PRECISION")]
     pub precision: Option<String>,
+    /// Of a language model: decide what keys and values are kept in: f32, f16 or int8.
+    #[arg(long, value_name = "FORMAT")]
+    pub kv: Option<String>,
     /// Of a language model: at most this many bits a weight in all, in llama.cpp's formats: the one for each matrix is chosen by what
     /// rounding does to it, with --calib by what that does to the network.
     #[arg(long, value_name = "BITS", conflicts_with_all = ["precision", "factors"], value_parser = bits)]

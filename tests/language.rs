@@ -28,6 +28,8 @@ mod experts;
 mod foreign;
 #[path = "language/hub.rs"]
 mod hub;
+#[path = "language/kept.rs"]
+mod kept;
 #[path = "language/narrow.rs"]
 mod narrow;
 #[path = "common/talker.rs"]

@@ -30,6 +30,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         setup::keep("importances are", imatrix, &args.out)?;
     }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    setup::cache(&mut model, args.kv.as_deref())?;
     let file = std::fs::metadata(&args.model).ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
     let was = file.unwrap_or_else(|| model.params.iter().map(|(_, p)| p.stored_bytes()).sum());
     if let Some(threads) = args.on.threads {

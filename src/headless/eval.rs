@@ -27,6 +27,7 @@ const TEXTS: usize = 16;
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
+    setup::cache(&mut model, args.kv.as_deref())?;
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }

@@ -1,7 +1,7 @@
 //! `paring generate`: what a language model says, token by token, and how long each token takes.
 
 use super::out::{self, say, tell};
-use super::{Cancelled, Exit, UsageError, cancel_on_signals, print_json, setup, template};
+use super::{Cancelled, Exit, cancel_on_signals, print_json, setup, template};
 use crate::args::Generate;
 use crate::control::Controller;
 use crate::eval::{self, At, EvalError, Levels, Sampling, Written};
@@ -31,9 +31,9 @@ pub fn run(args: &Generate) -> Result<Exit> {
     if args.tokens > MOST {
         bail!("--tokens: {} are too many; hint: {MOST} at most", args.tokens);
     }
-    let kv: KvFormat = args.kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
-    let (model, tokenizer, spec) =
+    let (mut model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
+    setup::cache(&mut model, args.kv.as_deref())?;
     let (prompt, ends) = prompt(args, spec, &tokenizer)?;
     // No other text is cut: of the vocabulary only what speaks is kept beside the weights.
     let speaker = Speaker::from(tokenizer);
@@ -47,7 +47,8 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let (plans, control) = (levelled.plans, levelled.control);
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
-    let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv })?;
+    let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv: KvFormat::default() })?;
+    let kept = decoder.kept_in();
     // What opens and packs a model has been run, and is not needed again.
     setup::give_back();
     let mut controller = control.as_ref().map(|(c, asked)| Controller::new(&c.policy, *asked));
@@ -100,7 +101,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     if args.json {
         let said: Vec<u32> = written.ids.iter().copied().filter(|id| !args.chat || !speaker.is_special(*id)).collect();
         let text = speaker.decode(&said)?;
-        let mut told = figures.json(kv);
+        let mut told = figures.json(&kept);
         told["model"] = json!(name);
         told["device"] = json!(opened.words);
         told["prompt_ids"] = json!(prompt);
@@ -111,7 +112,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
         return Ok(Exit::Done);
     }
     say!("{}", voice.rest(&speaker)?)?;
-    figures.tell(kv, &opened.words);
+    figures.tell(&kept, &opened.words);
     Ok(Exit::Done)
 }
 
@@ -211,7 +212,7 @@ impl<'a> Figures<'a> {
         (t.n > 0 && t.p50 > 0.0).then(|| self.read as f64 / (t.p50 * 1e6))
     }
 
-    fn json(&self, kv: KvFormat) -> Value {
+    fn json(&self, kv: &str) -> Value {
         let (t, prompt) = (self.tokens(), self.written.prompt.as_secs_f64());
         json!({
             "prompt_tokens": self.prompt,
@@ -219,7 +220,7 @@ impl<'a> Figures<'a> {
             "prompt_tokens_per_s": self.prompt as f64 / prompt.max(1e-9),
             "tokens_per_s": (t.n > 0 && t.mean > 0.0).then(|| 1e3 / t.mean),
             "token_ms": (t.n > 0).then(|| json!({ "n": t.n, "p50": t.p50, "p95": t.p95, "p99": t.p99() })),
-            "kv": kv.label(),
+            "kv": kv,
             "kv_bytes": self.cache,
             "bytes_per_token": self.read,
             "tokens_per_level": (self.made.len() > 1).then_some(&self.made),
@@ -228,7 +229,7 @@ impl<'a> Figures<'a> {
         })
     }
 
-    fn tell(&self, kv: KvFormat, device: &str) {
+    fn tell(&self, kv: &str, device: &str) {
         let (t, prompt) = (self.tokens(), self.written.prompt.as_secs_f64());
         tell!("");
         tell!("device   {device}");
@@ -253,7 +254,7 @@ impl<'a> Figures<'a> {
             tell!("levels   {} tokens at levels 0 to {}", each.join(", "), self.made.len() - 1);
         }
         let held = counted(self.held, "token");
-        tell!("cache    {} in {}, {held}", megabytes(self.cache), kv.label());
+        tell!("cache    {} in {}, {held}", megabytes(self.cache), kv);
         if let Some(rate) = self.rate() {
             let (read, ceiling) = (megabytes(self.read), self.bandwidth);
             match 100.0 * rate / ceiling {

@@ -6,7 +6,7 @@ use crate::args::On;
 use crate::control::{self, Asked, Control};
 use crate::data::{self, ClassedOptions, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
-use crate::exec::{CompileOptions, DecodeOptions, Decoder, Plan};
+use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, tokenizer_of, vocabulary};
@@ -78,6 +78,20 @@ pub fn language<'a>(
         model.info.notes.push(why);
     }
     Ok((model, found, from))
+}
+
+/// Decides what keys and values of a language model are kept in, where `--kv` says it.
+///
+/// # Errors
+/// An unknown format; a model that keeps none.
+pub fn cache(model: &mut Model, kv: Option<&str>) -> Result<()> {
+    let Some(kv) = kv else { return Ok(()) };
+    let format: KvFormat = kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
+    if !model.graph.live().any(|(_, n)| n.op.caches()) {
+        bail!("--kv is for models that say one token after the other, and this one keeps no keys and values");
+    }
+    format.decide(model);
+    Ok(())
 }
 
 /// From here on what is let go of goes back to the system soon: an allocator keeps the more the larger the pieces were, which weights that are read

@@ -183,7 +183,7 @@ fn layer_precision(
     graph: &Graph,
     constraints: &[Constraint],
 ) -> Result<Action, PlanError> {
-    if !node.op.is_conv_or_linear() {
+    if !node.op.has_precision() {
         return Err(PlanError::Precision { name: node.name.clone(), op: crate::graph::describe(&node.op) });
     }
     if precision == Precision::F32 {

@@ -22,7 +22,7 @@ use crate::headless::{Exit, runtime, setup, template};
 use crate::model::{ChatError, ChatMessage};
 use crate::plain;
 use crate::words::counted;
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Result, bail};
 use http::App;
 use seats::Seats;
 use std::net::{IpAddr, SocketAddr};
@@ -60,13 +60,13 @@ pub fn run(args: &Serve) -> Result<Exit> {
     if args.queue > MOST.1 {
         bail!("--queue: {} requests are too many; hint: {} at most", args.queue, MOST.1);
     }
-    let kv: KvFormat = args.kv.parse().map_err(|e: String| Error::msg(format!("--kv: {e}")))?;
     // An empty key would let nobody in, and tell nobody why.
     let key = args.api_key.as_deref().filter(|key| !key.is_empty());
     let listener = listen(args)?;
     let address = listener.local_addr()?;
-    let (model, tokenizer, spec) =
+    let (mut model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
+    setup::cache(&mut model, args.kv.as_deref())?;
     let chat = setup::chat(spec)?;
     if let Some(chat) = &chat {
         let hello = ChatMessage { role: "user".into(), content: "Hello".into() };
@@ -80,7 +80,8 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let options = CompileOptions::on(&opened).as_stored();
     let levelled =
         setup::levelled((&model, &args.model), args.at.level.as_deref(), args.precision.as_deref(), &options)?;
-    let decoder = setup::decoder(&levelled.plans, &DecodeOptions { sequences: args.parallel, context, kv })?;
+    let decoder =
+        setup::decoder(&levelled.plans, &DecodeOptions { sequences: args.parallel, context, kv: KvFormat::default() })?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     if chat.is_none() {
@@ -96,7 +97,7 @@ pub fn run(args: &Serve) -> Result<Exit> {
         opened.words,
         counted(args.parallel, "sequence"),
         counted(context, "token"),
-        kv.label(),
+        decoder.kept_in(),
         most as f64 / 1e6
     );
 

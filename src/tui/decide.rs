@@ -61,6 +61,11 @@ impl App {
         self.row_layer().filter(|l| l.weighty)
     }
 
+    /// The row's layer if it has a precision to choose: of its weights, or of the keys and values that it keeps.
+    pub(super) fn row_precise(&self) -> Option<&Layer> {
+        self.row_layer().filter(|l| l.weighty || l.caches)
+    }
+
     fn row_block_index(&self) -> Option<usize> {
         match self.list.current()? {
             RowRef::Block(b) => Some(b),
@@ -104,7 +109,7 @@ impl App {
         if !self.may_decide(false) {
             return;
         }
-        let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
+        let Some(l) = self.row_precise() else { return self.nothing(NO_WEIGHTS) };
         let target = Target::Layer(l.name.clone());
         self.set_draft(target, Action::Precision { precision })
     }
@@ -131,7 +136,7 @@ impl App {
     }
 
     pub(super) fn next_precision(&mut self) {
-        let Some(l) = self.row_weighty() else { return self.nothing(NO_WEIGHTS) };
+        let Some(l) = self.row_precise() else { return self.nothing(NO_WEIGHTS) };
         let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
         let all = self.precisions(&l.name);
         let i = all.iter().position(|p| *p == now).unwrap_or(0);

@@ -4,7 +4,7 @@
 
 use super::weights::{Weights, both};
 use crate::config::text::clean;
-use crate::graph::{self, Macs};
+use crate::graph::{self, Macs, Node};
 use crate::plan::Target;
 use crate::profile::{BROKEN, Doubt, LayerParameters, LayerRow, Profile, SensCurve, SensTarget, Workload};
 use crate::prune::{Group, MemberRole};
@@ -67,6 +67,8 @@ pub struct Layer {
     pub pulse: Option<LayerPulse>,
     /// Precision can be chosen (conv and linear).
     pub weighty: bool,
+    /// It keeps keys and values, in a precision that can be chosen.
+    pub caches: bool,
     /// The profile in force has no such row: its block was removed.
     pub gone: bool,
 }
@@ -186,6 +188,7 @@ impl Table {
                     let weighty = node.and_then(|i| graph.nodes.get(i)).is_some_and(|n| n.op.is_conv_or_linear());
                     let block = block_of.get(row.name.as_str()).copied();
                     self.push(&row.name, row.kind.clone(), block, m, p, weighty);
+                    self.caches(node.and_then(|i| graph.nodes.get(i)));
                     for f in &row.fused {
                         self.by_name.insert(f.clone(), self.layers.len() - 1);
                     }
@@ -196,8 +199,16 @@ impl Table {
                     let (m, p) = of_node(i, &[]);
                     let block = block_of.get(node.name.as_str()).copied();
                     self.push(&node.name, graph::describe(&node.op), block, m, p, node.op.is_conv_or_linear());
+                    self.caches(Some(node));
                 }
             }
+        }
+    }
+
+    /// Says of the row that was pushed last what its node is.
+    fn caches(&mut self, node: Option<&Node>) {
+        if let Some(l) = self.layers.last_mut() {
+            l.caches = node.is_some_and(|n| n.op.caches());
         }
     }
 
@@ -372,7 +383,7 @@ impl Table {
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
         let group = layer.group.and_then(|g| groups.get(g)).map(|g| Target::Group(g.id.clone()));
-        group.into_iter().chain(layer.weighty.then(|| Target::Layer(layer.name.clone()))).collect()
+        group.into_iter().chain((layer.weighty || layer.caches).then(|| Target::Layer(layer.name.clone()))).collect()
     }
 }
 

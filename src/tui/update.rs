@@ -624,7 +624,7 @@ impl App {
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
                 review && self.row_group().is_some()
             }
-            Act::Precision => review && self.row_weighty().is_some(),
+            Act::Precision => review && self.row_precise().is_some(),
             Act::RemoveBlock => review && self.row_block().is_some_and(|b| b.removable),
             Act::ApproveBlock => review && self.row_block().is_some(),
             Act::ApproveAll => review && !self.state.open().is_empty(),

@@ -7,6 +7,7 @@ use super::error::{ExecError, Result};
 use super::kernel::cached::{KvFormat, Store};
 use crate::graph::op::Attention;
 use crate::graph::{Graph, Node, NodeId, Op};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The caches of some sequences of one graph.
@@ -20,18 +21,25 @@ pub(crate) struct Cache {
     lengths: Vec<usize>,
     /// Tokens that there is room for.
     context: usize,
-    format: KvFormat,
+    /// Of each attention core.
+    formats: Vec<KvFormat>,
     /// Bytes of one token in all cores.
     token_bytes: u64,
 }
 
 impl Cache {
-    /// Room for `sequences` sequences of `context` tokens. Memory is taken as it is written.
+    /// Room for `sequences` sequences of `context` tokens; what nothing was decided of is kept in `format`. Memory is taken as it is written.
     ///
     /// # Errors
     /// An op of the graph that sees later tokens, or has no idea of tokens; more than can be addressed.
-    pub fn new(graph: &Graph, sequences: usize, context: usize, format: KvFormat) -> Result<Cache> {
+    pub fn new(
+        (graph, decided): (&Graph, &HashMap<NodeId, KvFormat>),
+        sequences: usize,
+        context: usize,
+        format: KvFormat,
+    ) -> Result<Cache> {
         let (mut layer, mut stores, mut token_bytes) = (vec![None; graph.nodes.len()], Vec::new(), 0u64);
+        let mut formats = Vec::new();
         for (id, node) in graph.live() {
             if !matches!(node.op, Op::Input(_)) && !node.op.facts().causal() {
                 return Err(ExecError::unsupported(
@@ -44,6 +52,8 @@ impl Cache {
                 return Err(ExecError::unsupported(node, why));
             }
             let Op::Attention(core) = &node.op else { continue };
+            let format = decided.get(&id).copied().unwrap_or(format);
+            formats.push(format);
             let (heads, widths) = (core.kv_heads(), [core.qk_dim, core.v_dim]);
             let bytes = widths.iter().map(|w| heads * format.bytes(*w)).sum::<usize>();
             check(node, core, bytes, context)?;
@@ -52,7 +62,7 @@ impl Cache {
             let store = || Mutex::new(Store::new(format, context, heads, widths));
             stores.push((0..sequences).map(|_| store()).collect());
         }
-        Ok(Cache { layer, stores, lengths: vec![0; sequences], context, format, token_bytes })
+        Ok(Cache { layer, stores, lengths: vec![0; sequences], context, formats, token_bytes })
     }
 
     pub fn lengths(&self) -> &[usize] {
@@ -63,8 +73,15 @@ impl Cache {
         self.context
     }
 
-    pub fn format(&self) -> KvFormat {
-        self.format
+    /// What it is kept in, in words.
+    pub fn label(&self) -> String {
+        let used = KvFormat::ALL.into_iter().filter(|f| self.formats.contains(f));
+        used.map(KvFormat::label).collect::<Vec<_>>().join(" and ")
+    }
+
+    /// The format of all, where there is one.
+    pub fn format(&self) -> Option<KvFormat> {
+        self.formats.first().copied().filter(|first| self.formats.iter().all(|f| f == first))
     }
 
     pub fn token_bytes(&self) -> u64 {

@@ -23,7 +23,7 @@ pub struct DecodeOptions {
     pub sequences: usize,
     /// Tokens of each at most.
     pub context: usize,
-    /// What keys and values are kept in.
+    /// What keys and values are kept in, where the model does not say.
     pub kv: KvFormat,
 }
 
@@ -109,7 +109,7 @@ impl Decoder {
         };
         let DecodeOptions { sequences, context, kv } = *options;
         for plan in plans {
-            plan.check_decodes(kv)?;
+            plan.kv().values().copied().chain([kv]).try_for_each(|kv| plan.check_decodes(kv))?;
             if let Some(why) = cache::unlike(first.graph(), plan.graph()) {
                 return Err(why);
             }
@@ -119,7 +119,7 @@ impl Decoder {
                 return Err(ExecError::unsupported(node, "its vocabulary is not the other level's"));
             }
         }
-        let cache = Cache::new(first.graph(), sequences.max(1), context.max(1), kv)?;
+        let cache = Cache::new((first.graph(), first.kv()), sequences.max(1), context.max(1), kv)?;
         let state = State::default();
         let levels = plans.iter().map(|plan| (plan.clone(), state.beside())).collect();
         Ok(Decoder { levels, level: 0, cache })
@@ -164,6 +164,11 @@ impl Decoder {
         if tokens < self.tokens(i) {
             self.cache.set_length(i, tokens);
         }
+    }
+
+    /// What keys and values are kept in, in words.
+    pub fn kept_in(&self) -> String {
+        self.cache.label()
     }
 
     /// Bytes of keys and values of one token.

@@ -6,11 +6,13 @@ use super::backend::{ActivationMemory, Backend, Cut};
 use super::candle::Program;
 use super::cpu::Cpu;
 use super::device::{Kernels, Opened};
-use super::error::Result;
+use super::error::{ExecError, Result};
+use super::kernel::cached::KvFormat;
 use super::lower::StepInfo;
-use crate::graph::{Binding, Graph, Precisions};
+use crate::graph::{Binding, Graph, NodeId, Precisions};
 use crate::model::{Model, ParamStore, export};
 use candle_core::Device;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// How to compile.
@@ -75,6 +77,8 @@ pub struct Plan {
     graph: Arc<Graph>,
     device: Device,
     steps: Arc<[StepInfo]>,
+    /// What attention cores keep keys and values in, where that was decided.
+    kv: Arc<HashMap<NodeId, KvFormat>>,
     pub(super) backend: Arc<dyn Backend>,
 }
 
@@ -110,12 +114,24 @@ impl Plan {
     fn build(graph: Arc<Graph>, params: &ParamStore, precision: &Precisions, options: &CompileOptions) -> Result<Plan> {
         let (g, keep) = (graph.clone(), &options.keep);
         let params = &*export::settled(&graph, params, precision);
+        let kv = KvFormat::decided(&graph, precision);
+        let own = options.kernels == Kernels::Device && options.device.is_cpu();
+        if let Some((id, format)) = kv.iter().find(|(_, f)| **f != KvFormat::F32 && !own) {
+            let why =
+                format!("keeps keys and values in {}, which only a CPU's kernels do; hint: --kv f32", format.label());
+            return Err(ExecError::unsupported(graph.node(*id), why));
+        }
         let backend: Arc<dyn Backend> = match (options.kernels, &options.device) {
             (Kernels::Device, Device::Cpu) => Arc::new(Cpu::build(g, params, precision, options)?),
             (_, device) => Arc::new(Program::build(g, params, precision, keep, device)?),
         };
         let steps: Arc<[StepInfo]> = backend.steps().into();
-        Ok(Plan { graph, device: options.device.clone(), steps, backend })
+        Ok(Plan { graph, device: options.device.clone(), steps, kv: Arc::new(kv), backend })
+    }
+
+    /// What attention cores keep keys and values in, where that was decided.
+    pub fn kv(&self) -> &HashMap<NodeId, KvFormat> {
+        &self.kv
     }
 
     /// The steps in the order they run.

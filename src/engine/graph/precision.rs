@@ -241,8 +241,11 @@ impl Precision {
         }
     }
 
-    /// Why the weight of `op` cannot be stored so, in words with a hint; `None` where it can.
+    /// Why the weight of `op`, or the keys and values that it keeps, cannot be stored so, in words with a hint; `None` where it can.
     pub fn unfit(self, op: &Op) -> Option<String> {
+        if op.caches() && ![Precision::F32, Precision::F16, Precision::Int8].contains(&self) {
+            return Some(format!("keys and values are not kept in {}; hint: f32, f16 or int8", self.label()));
+        }
         let (Precision::Block(block), Some(row)) = (self, row_of(op)) else { return None };
         if row.is_multiple_of(block.values()) {
             return None;

@@ -342,7 +342,7 @@ pub(super) fn reopen(c: &Checkpoint, text: &str, path: &Path) -> Result<Model> {
         return Err(damaged(format!("its input range of `{}` is none", printable(node))));
     }
     for node in precision.nodes.keys().chain(precision.inputs.keys()) {
-        if !graph.by_name(node).is_some_and(|id| graph.node(id).op.is_conv_or_linear()) {
+        if !graph.by_name(node).is_some_and(|id| graph.node(id).op.has_precision()) {
             return Err(damaged(format!("it sets a precision for `{}`, which is no such layer", printable(node))));
         }
     }

@@ -61,7 +61,7 @@ pub fn check(model: &Model, format: &str, factored: Option<&str>) -> Result<()> 
 /// # Errors
 /// As [`export::safetensors`], [`python::folder`], [`super::export_onnx`], [`llamacpp::gguf`] and [`transformers::folder`].
 pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> Result<Written> {
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = cache(model).filter(|_| format != FORMATS[0]).into_iter().collect();
     let hash = match format {
         "pytorch" => python::folder(path, model, manifest)?,
         "onnx" => {
@@ -69,11 +69,30 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, format: &str) -> R
             notes.extend(a_byte_each(model));
             super::export_onnx(path, model, manifest)?
         }
-        "gguf" => return llamacpp::gguf(path, model, manifest),
-        "hf" => return transformers::folder(path, model, manifest),
+        "gguf" | "hf" => {
+            let written = match format {
+                "gguf" => llamacpp::gguf(path, model, manifest)?,
+                _ => transformers::folder(path, model, manifest)?,
+            };
+            return Ok(Written { notes: written.notes.iter().cloned().chain(notes).collect(), ..written });
+        }
         _ => export::safetensors(path, model, manifest)?,
     };
     Ok(Written { hash, notes, ..Written::default() })
+}
+
+/// That what keys and values are kept in is said nowhere in other files than our own; `None` where nothing was decided.
+fn cache(model: &Model) -> Option<String> {
+    let decided = |n: &Node| n.op.caches().then(|| model.precision.nodes.get(&n.name)).flatten();
+    let mut labels: Vec<&str> = model.graph.live().filter_map(|(_, n)| Some(decided(n)?.label())).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    (!labels.is_empty()).then(|| {
+        format!(
+            "keys and values in {}: no such file says what a cache is in, whoever runs it does (llama.cpp's -ctk and -ctv, vLLM's --kv-cache-dtype)",
+            labels.join(" and ")
+        )
+    })
 }
 
 /// That an ONNX file has a byte for each number of a shared value; `None` where none are shared.

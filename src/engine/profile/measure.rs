@@ -195,7 +195,7 @@ fn measure(
         _ => {}
     }
 
-    let facts = Facts::of(plan.graph(), options.workload)?;
+    let facts = Facts::of(&plan, options.workload)?;
     let mut rows = rows(&plan, &facts, &seen, options.batch, ceilings, &load);
     for r in rows.iter_mut().filter(|r| matches!(r.doubt, Some(Doubt::Scatter { .. }))) {
         if r.latency.spread() * r.latency.p50 < MATTERS * whole.p50 {
@@ -296,9 +296,10 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(graph: &Graph, workload: Workload) -> Result<Facts> {
+    fn of(plan: &Plan, workload: Workload) -> Result<Facts> {
+        let graph = plan.graph();
         Ok(Facts {
-            counts: Counts::of(graph, workload)?,
+            counts: Counts::of(graph, plan.kv(), workload)?,
             params: graph.live().map(|(_, n)| graph.params_of(n)).sum(),
             index: graph.iter().map(|(i, n)| (n.name.clone(), i.index())).collect(),
         })

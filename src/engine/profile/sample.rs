@@ -5,8 +5,8 @@
 
 use super::workload::Counts;
 use super::{LayerRow, Profile, ProfileOptions, ProfileUpdate, Result, Sampled, Workload, profile};
-use crate::exec::Cancel;
-use crate::graph::{Block, Graph, NodeId};
+use crate::exec::{Cancel, KvFormat};
+use crate::graph::{Block, NodeId};
 use crate::model::Model;
 use crate::prune::{self, Action, Target};
 use crate::quant::stored_bytes;
@@ -46,13 +46,13 @@ fn of_at_least(
     let actions: Vec<_> = twins.iter().map(|(b, _)| gone(*b)).collect();
     let some = prune::apply(model, &[], &actions)?;
     let measured = profile(&some, options, cancel, update)?;
-    whole(measured, &model.graph, &twins)
+    whole(measured, model, &twins)
 }
 
 /// Blocks that can be left out where the others have `least` bytes of weights, each with the first one that is like it.
 fn twins(model: &Model, workload: Workload, least: u64) -> Result<Vec<(usize, usize)>> {
     let graph = &model.graph;
-    let counts = Counts::of(graph, workload)?;
+    let counts = Counts::of(graph, &KvFormat::decided(graph, &model.precision), workload)?;
     let mut first: HashMap<Vec<String>, usize> = HashMap::new();
     let (mut twins, mut kept) = (Vec::new(), 0);
     for (b, block) in graph.blocks.iter().enumerate() {
@@ -75,7 +75,8 @@ fn twins(model: &Model, workload: Workload, least: u64) -> Result<Vec<(usize, us
 }
 
 /// What was `measured` of some blocks, for all of `graph`'s.
-fn whole(mut measured: Profile, graph: &Graph, twins: &[(usize, usize)]) -> Result<Profile> {
+fn whole(mut measured: Profile, model: &Model, twins: &[(usize, usize)]) -> Result<Profile> {
+    let graph = &*model.graph;
     let place: HashMap<&str, usize> = graph.iter().map(|(id, n)| (n.name.as_str(), id.index())).collect();
     let within = |name: &str| graph.block_of(NodeId(*place.get(name)? as u32));
     let seen: f64 = measured.rows.iter().map(|r| r.latency.p50).sum();
@@ -110,7 +111,7 @@ fn whole(mut measured: Profile, graph: &Graph, twins: &[(usize, usize)]) -> Resu
     for ms in [&mut w.p50, &mut w.p95, &mut w.mean, &mut w.min].into_iter().chain(w.p99.as_mut()) {
         *ms *= times;
     }
-    let counts = Counts::of(graph, measured.workload)?;
+    let counts = Counts::of(graph, &KvFormat::decided(graph, &model.precision), measured.workload)?;
     measured.weight_bytes = measured.rows.iter().map(|r| r.weight_bytes).sum();
     measured.params = graph.live().map(|(_, n)| graph.params_of(n)).sum();
     measured.macs = counts.macs.iter().copied().sum();

@@ -5,9 +5,10 @@
 use super::Result;
 use super::stats::ms;
 use crate::exec::{Cancel, DecodeOptions, Decoder, ExecError, KvFormat, Launch, Observer, Plan, Session};
-use crate::graph::{Binding, Graph, Macs, Op, macs, macs_at, shapes, shapes_at};
+use crate::graph::{Binding, Graph, Macs, NodeId, Op, macs, macs_at, shapes, shapes_at};
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::time::Instant;
 
 /// Which runs are measured.
@@ -150,7 +151,7 @@ pub(super) struct Counts {
 impl Counts {
     /// # Errors
     /// A graph that does not take what the workload gives it.
-    pub fn of(graph: &Graph, workload: Workload) -> Result<Counts> {
+    pub fn of(graph: &Graph, decided: &HashMap<NodeId, KvFormat>, workload: Workload) -> Result<Counts> {
         let Workload::Decode { context, kv } = workload else {
             return Ok(Counts { macs: macs(graph)?, shapes: shapes(graph)?, cached: vec![0; graph.nodes.len()] });
         };
@@ -161,6 +162,7 @@ impl Counts {
             let Op::Attention(core) = &node.op else { continue };
             // At one token it looks at itself; here at all before it too.
             macs[id.index()].attention = macs[id.index()].attention.saturating_mul(seen);
+            let kv = decided.get(&id).copied().unwrap_or(kv);
             let token = core.kv_heads() * (kv.bytes(core.qk_dim) + kv.bytes(core.v_dim));
             cached[id.index()] = seen.saturating_mul(token as u64);
         }

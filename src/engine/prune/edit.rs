@@ -71,7 +71,7 @@ impl Edits {
                 }
                 (Target::Layer(name), Action::Precision { precision: p }) => {
                     let op = layer(name)?;
-                    if !op.is_conv_or_linear() {
+                    if !op.has_precision() {
                         let op = crate::graph::describe(op);
                         return Err(PruneError::NotQuantizable { node: name.clone(), op });
                     }

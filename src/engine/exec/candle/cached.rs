@@ -73,8 +73,8 @@ impl Turn<'_> {
     /// As [`ops::Attention::run`] of attention core `core`, image by image: each has a past of its own length.
     pub(super) fn attend(&self, core: &str, a: &ops::Attention, [q, k, v]: [&Tensor; 3], scale: f64) -> Result<Tensor> {
         let cache = self.past.cache;
-        let Some(format) = kept_in(cache.format()) else {
-            candle_core::bail!("keys and values in {} are not kept here", cache.format().label())
+        let Some(format) = cache.format().and_then(kept_in) else {
+            candle_core::bail!("keys and values in {} are not kept here", cache.label())
         };
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut outs = Vec::with_capacity(self.past.sequences.len());

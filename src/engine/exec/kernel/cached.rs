@@ -7,7 +7,10 @@
 use super::attention::{Attention, Part};
 use super::lanes::{LaneKernel, Lanes, dispatch};
 use super::{Par, Shared, room, rows, with_scratch};
+use crate::graph::{Graph, Node, NodeId, Precision, Precisions};
+use crate::model::Model;
 use half::f16;
+use std::collections::HashMap;
 
 /// Tokens of a page.
 const PAGE: usize = 16;
@@ -25,6 +28,57 @@ pub enum KvFormat {
 
 impl KvFormat {
     pub const ALL: [KvFormat; 3] = [KvFormat::F32, KvFormat::F16, KvFormat::Int8];
+
+    /// What an attention core that was decided to be in `precision` keeps them in; `None` for precisions that no cache has.
+    pub fn of(precision: Precision) -> Option<KvFormat> {
+        match precision {
+            Precision::F32 => Some(KvFormat::F32),
+            Precision::F16 => Some(KvFormat::F16),
+            Precision::Int8 => Some(KvFormat::Int8),
+            _ => None,
+        }
+    }
+
+    /// The decision that stands for it.
+    pub fn precision(self) -> Precision {
+        match self {
+            KvFormat::F32 => Precision::F32,
+            KvFormat::F16 => Precision::F16,
+            KvFormat::Int8 => Precision::Int8,
+        }
+    }
+
+    /// What attention cores keep keys and values in, where that was decided.
+    pub fn decided(graph: &Graph, precision: &Precisions) -> HashMap<NodeId, KvFormat> {
+        let of = |(id, n): (NodeId, &Node)| {
+            let precision = precision.nodes.get(&n.name).filter(|_| n.op.caches())?;
+            Some((id, KvFormat::of(*precision)?))
+        };
+        graph.live().filter_map(of).collect()
+    }
+
+    /// Every attention core of `model` keeps keys and values in this, whatever was decided.
+    pub fn decide(self, model: &mut Model) {
+        let graph = model.graph.clone();
+        for (_, node) in graph.live().filter(|(_, n)| n.op.caches()) {
+            model.precision.set(node.name.clone(), self.precision());
+        }
+    }
+
+    /// `x`, rows of heads of `width` values, as it comes back from a cache.
+    pub(in crate::exec) fn kept(self, x: &[f32], width: usize) -> Vec<f32> {
+        match self {
+            KvFormat::F32 => x.to_vec(),
+            KvFormat::F16 => x.iter().map(|v| f16::from_f32(*v).to_f32()).collect(),
+            KvFormat::Int8 => {
+                let head = |x: &[f32]| {
+                    let (inverse, scale) = int8_scale(x);
+                    x.iter().map(|v| f32::from((v * inverse).round_ties_even() as i8) * scale).collect::<Vec<f32>>()
+                };
+                x.chunks(width.max(1)).flat_map(head).collect()
+            }
+        }
+    }
 
     pub fn label(self) -> &'static str {
         match self {
@@ -51,6 +105,12 @@ impl std::str::FromStr for KvFormat {
         let found = KvFormat::ALL.into_iter().find(|f| f.label() == s.to_ascii_lowercase());
         found.ok_or_else(|| format!("a cache of `{s}` is not known; hint: f32, f16 or int8"))
     }
+}
+
+/// What values are multiplied with to be codes, and codes to be values.
+fn int8_scale(x: &[f32]) -> (f32, f32) {
+    let most = x.iter().fold(0f32, |m, v| m.max(v.abs()));
+    (if most > 0.0 { 127.0 / most } else { 0.0 }, most / 127.0)
 }
 
 /// A cached value.
@@ -105,9 +165,8 @@ impl Cells {
             Cells::F32(cells) => places.for_each(|(i, v)| cells[kind][i] = *v),
             Cells::F16(cells) => places.for_each(|(i, v)| cells[kind][i] = f16::from_f32(*v)),
             Cells::Int8(codes, scales) => {
-                let most = x.iter().fold(0f32, |m, v| m.max(v.abs()));
-                let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
-                scales[kind][scale] = most / 127.0;
+                let (inverse, step) = int8_scale(x);
+                scales[kind][scale] = step;
                 places.for_each(|(i, v)| codes[kind][i] = (v * inverse).round_ties_even() as i8);
             }
         }

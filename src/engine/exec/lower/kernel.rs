@@ -7,6 +7,7 @@ use super::step::{Call, Kernel};
 use crate::exec::cache::Past;
 use crate::exec::error::{ExecError, Result};
 use crate::exec::kernel::attention::{Attention, Part};
+use crate::exec::kernel::cached::KvFormat;
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
 use crate::exec::kernel::simple::{self, PoolGeometry};
@@ -290,15 +291,24 @@ impl Builder<'_> {
         let plain = factors.is_none() && windows.is_none() && bias.is_none();
         let windowing = (!plain).then(|| Windowing::new(&core, windows, factors, bias));
         let lead = self.chain.lead;
+        // As decoding would find them, also where all tokens are given at once.
+        let decided = self.precision.nodes.get(&self.node.name).filter(|_| self.node.op.caches());
+        let kept = decided.and_then(|p| KvFormat::of(*p)).filter(|f| *f != KvFormat::F32);
         let run = kernel(move |call, out| {
             let all = qw + kw + vw;
+            let rounded = kept.map(|f| [f.kept(call.input(1), qk), f.kept(call.input(2), v)]);
             // Without windows over all tokens that there are.
             let tokens = if windows.is_some() { tokens } else { call.rows(if fused { all } else { qw }) };
             let core = Attention { tokens, ..core };
             let part = |i: usize, width: usize, at: usize| Part { data: call.input(i), width, at };
             let parts = match fused {
                 true => [0, qw, qw + kw].map(|at| part(0, all, at)),
-                false => [part(0, qw, 0), part(1, kw, 0), part(2, vw, 0)],
+                false => match &rounded {
+                    None => [part(0, qw, 0), part(1, kw, 0), part(2, vw, 0)],
+                    Some([k, v]) => {
+                        [part(0, qw, 0), Part { data: k, width: kw, at: 0 }, Part { data: v, width: vw, at: 0 }]
+                    }
+                },
             };
             match (&windowing, call.past) {
                 (Some(windowing), _) => windowing.run(&core, parts, out, call.par),

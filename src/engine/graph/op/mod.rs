@@ -147,6 +147,16 @@ impl Op {
         self.facts().widths().is_some()
     }
 
+    /// Attention whose keys and values are kept while tokens are decoded: in what is a choice as well.
+    pub fn caches(&self) -> bool {
+        matches!(self, Op::Attention(a) if a.causal && !a.fused && a.windows.is_none())
+    }
+
+    /// Something of it has a precision that can be chosen: a weight, or what is kept of earlier tokens.
+    pub fn has_precision(&self) -> bool {
+        self.is_conv_or_linear() || self.caches()
+    }
+
     /// Attention over all tokens, without a position bias.
     pub fn attention(heads: usize, qk_dim: usize, v_dim: usize, fused: bool, scale: f64) -> Op {
         Op::Attention(Attention::plain(heads, qk_dim, v_dim, fused, scale))

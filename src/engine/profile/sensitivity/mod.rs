@@ -206,7 +206,9 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     for &precision in precisions {
         for (id, n) in graph.live() {
             // Rows that are no whole blocks are never in it.
-            let takes = n.op.is_conv_or_linear() && precision.unfit(&n.op).is_none();
+            // Keys and values as well, where they can be kept so.
+            let kept = precision == Precision::Int8 && n.op.caches() && options.device.is_cpu();
+            let takes = (n.op.is_conv_or_linear() || kept) && precision.unfit(&n.op).is_none();
             if takes && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
                 out.push(ToScan { target, ratios: vec![0.0], first: id });
