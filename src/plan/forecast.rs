@@ -231,6 +231,10 @@ impl Forecaster {
         let mut sum = Harms::default();
         for (t, a) in actions {
             if !matches!(t, Target::Block(_)) && self.block_of(t).is_some_and(|b| removed.contains(&b)) {
+                // Told all the same, as beside plans that leave the block.
+                if self.ask(curves, t, a).is_none() {
+                    sum.told((t, a));
+                }
                 continue;
             }
             sum.add(self.ask(curves, t, a).map(&of), (t, a));

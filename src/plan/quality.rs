@@ -98,7 +98,7 @@ pub(super) struct Harms {
     pub kinds: [f64; KINDS],
     /// Actions that nobody measured.
     pub unknown: usize,
-    /// Which those are, as a sum of their hashes: two plans with the same ones differ by what is known.
+    /// Which those are, and those in blocks that go, as a sum of their hashes: two plans with the same ones differ by what is known.
     pub which: u64,
 }
 
@@ -109,12 +109,17 @@ impl Harms {
             (Some(h), Some(k)) => self.kinds[k] += h,
             (None, _) => {
                 self.unknown += 1;
-                let one = serde_json::to_vec(&(target, action)).unwrap_or_default();
-                let hash = blake3::hash(&one).as_bytes().iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b));
-                self.which = self.which.wrapping_add(hash);
+                self.told((target, action));
             }
             (Some(_), None) => {}
         }
+    }
+
+    /// Notes an action that nobody measured, whether it still does anything or not.
+    pub fn told(&mut self, one: (&Target, &Action)) {
+        let one = serde_json::to_vec(&one).unwrap_or_default();
+        let hash = blake3::hash(&one).as_bytes().iter().take(8).fold(0, |n, b| n << 8 | u64::from(*b));
+        self.which = self.which.wrapping_add(hash);
     }
 
     /// As much of every kind less, where none is more.
@@ -322,8 +327,8 @@ impl QualityModel {
 
     /// The tried plans with the same actions that nobody measured.
     fn alike(&self, h: &Harms) -> impl Iterator<Item = (&Trial, &Harms)> {
-        let same = (h.unknown, h.which);
-        self.input.trials.list.iter().zip(&self.harms).filter(move |(_, o)| (o.unknown, o.which) == same)
+        let which = h.which;
+        self.input.trials.list.iter().zip(&self.harms).filter(move |(_, o)| o.which == which)
     }
 
     /// Points that the original has above chance.

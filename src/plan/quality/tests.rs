@@ -12,7 +12,10 @@ fn harm(actions: &[(Target, Action)]) -> Harms {
         match a {
             Action::Prune { ratio, .. } => h.kinds[0] += ratio,
             Action::Precision { .. } => h.kinds[2] += 0.1,
-            Action::Sparsify { .. } | Action::Factorise { .. } | Action::RemoveBlock => h.unknown += 1,
+            Action::Sparsify { .. } | Action::Factorise { .. } | Action::RemoveBlock => {
+                h.unknown += 1;
+                h.which += 1;
+            }
             Action::Keep => {}
         }
     }

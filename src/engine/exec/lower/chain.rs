@@ -26,6 +26,8 @@ pub(in crate::exec) fn check_names(graph: &Graph, precision: &Precisions, keep: 
         let id = graph.by_name(name).ok_or_else(|| unknown(name, "precisions are set by node name"))?;
         match (p, &graph.node(id).op) {
             (Precision::F32, _) | (_, Op::Conv2d(_) | Op::Linear(_)) => {}
+            // What it keeps keys and values in.
+            (p, op) if op.caches() && p.unfit(op).is_none() => {}
             _ => {
                 let what = format!("{} is for convolutions and linears only", p.label());
                 return Err(ExecError::unsupported(graph.node(id), what));
