@@ -220,3 +220,67 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     let (code, said) = asked(&["--factors", "100000"], &rig.path("x.safetensors"));
     assert!(code == Some(1) && said.contains("no smaller than any of"), "{said}");
 }
+
+/// Our own codes are rounded by text too: with GPTQ, and after scales were moved; what stays is no worse than the nearest on windows that judge, and
+/// every file has it.
+#[test]
+fn own_codes_are_learnt_by_text_and_are_no_worse_than_the_nearest() {
+    let texts = Texts::new();
+    let rig = &texts.rig;
+    let llama = fixture("llama.gguf");
+    for precision in ["w4", "w4g32", "int8", "lut3"] {
+        let [plain, learnt, hub] =
+            ["plain", "learnt", "hub"].map(|what| rig.path(&format!("{what}-{precision}.safetensors")));
+        let (done, said) = rig.run(&["convert", &llama, "--precision", precision, "--out", &plain]);
+        assert!(done, "{said}");
+        let told = ["--precision", precision, "--calib", &texts.calib, "--window", "13", "--limit", "0"];
+        let (done, said) = rig.run(&[&["convert", &llama, "--out", &learnt][..], &told].concat());
+        assert!(done, "{said}");
+        assert!(said.contains("with GPTQ:") && said.contains("with GPTQ after moved scales:"), "{said}");
+        assert!(!said.contains("by importance"), "{said}");
+        let [nearest, by_text] = [&plain, &learnt].map(|path| texts.kl(path, &llama));
+        // Calibration text and this are of one kind, and few.
+        assert!(by_text < 1.15 * nearest + 1e-6, "{precision}: {by_text} {nearest}");
+        if precision != "lut3" {
+            let args = ["convert", &learnt, "--format", "hf", "--out", &hub];
+            let (done, said) = rig.run(&args);
+            assert!(done, "{said}");
+            let off = (texts.kl(&hub, &llama) - by_text).abs();
+            assert!(off < 1e-4 + 0.01 * by_text, "{precision}: {off}");
+        }
+    }
+}
+
+/// Experts that add little go as a whole, and files of every kind have the others.
+#[test]
+fn whole_experts_are_among_the_cuts() {
+    let texts = Texts::new();
+    let rig = &texts.rig;
+    let mixtral = fixture("../decoders/mixtral.gguf");
+    // Its vocabulary has 32 tokens.
+    let few = |name: &str, count: u32, seed: u32| {
+        let id = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) % 32;
+        let path = rig.path(name);
+        std::fs::write(&path, (0..count).flat_map(|i| (id(i) as u16).to_le_bytes()).collect::<Vec<u8>>())
+            .expect("written");
+        path
+    };
+    let (calib, eval) = (few("calib32.u16", 1300, 5), few("eval32.u16", 600, 99_991));
+    let out = rig.path("cut.safetensors");
+    let calib_args = ["--calib", &calib, "--window", "13", "--limit", "0", "--precision", "f32"];
+    let said = rig.json(&[&["convert", &mixtral, "--prune", "25%", "--out", &out][..], &calib_args].concat());
+    let curves = said["cuts"]["curves"].as_array().expect("curves");
+    let experts: Vec<&Value> =
+        curves.iter().filter(|c| c["target"].as_str().is_some_and(|t| t.ends_with("ffn_gate_inp"))).collect();
+    assert_eq!(experts.len(), 2, "{said}");
+    for curve in experts {
+        let cuts = curve["cuts"].as_array().expect("cuts");
+        // Of four, to two of which a token is sent.
+        assert_eq!(cuts.len(), 2, "{curve}");
+        assert!(cuts.iter().all(|c| c["measured"] == true && c["nats"].as_f64() > Some(0.0)), "{curve}");
+    }
+    let before = weights(&mixtral);
+    assert!(weights(&out) <= before - before / 4, "{} of {before}", weights(&out));
+    let scored = rig.json(&["eval", &out, "--data", &eval, "--window", "13", "--against", &mixtral]);
+    assert!(scored["against"]["kl_divergence"]["mean"].as_f64().is_some());
+}

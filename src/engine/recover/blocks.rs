@@ -37,8 +37,8 @@ fn to_round<'m>(model: &'m Model, node: &'m Node) -> Option<(&'m str, To)> {
     let format = precision.weights();
     let to = match precision {
         Precision::Block(block) => To::Block(block),
-        // Layers of other networks are judged one by one (`rounding`). What an embedding shares is as wide as the vocabulary.
-        _ if model.graph.vocabulary().is_none() || model.graph.sharing(node).is_some() => return None,
+        // Layers of networks for images are judged one by one (`rounding`), texts of classifiers have no one length. What an embedding shares is as wide as the vocabulary.
+        _ if !model.graph.is_language_model() || model.graph.sharing(node).is_some() => return None,
         _ if !matches!(node.op, Op::Linear(_)) => return None,
         _ => To::Own(codes(format, weight.shape().last().copied()?)?, format),
     };
@@ -60,7 +60,7 @@ pub(super) fn repairs(state: &State) -> usize {
     let model = &state.model;
     match weights(model) {
         0 => 0,
-        _ => 1 + usize::from(by_importance(model) > 0) + usize::from(model.graph.vocabulary().is_some()),
+        _ => 1 + usize::from(by_importance(model) > 0) + usize::from(model.graph.is_language_model()),
     }
 }
 
@@ -98,7 +98,7 @@ pub(super) fn run(state: &mut State, images: &Images) -> Result<(), RepairError>
     state.trying("round with GPTQ");
     let found = learnt(state, images, &weighted, false)?;
     judge(state, "with GPTQ", started, &found)?;
-    if state.model.graph.vocabulary().is_some() {
+    if state.model.graph.is_language_model() {
         let started = Instant::now();
         state.trying("round with GPTQ after scales");
         let found = learnt(state, images, &weighted, true)?;
