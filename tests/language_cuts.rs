@@ -227,7 +227,7 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
 fn own_codes_are_learnt_by_text_and_are_no_worse_than_the_nearest() {
     let texts = Texts::new();
     let rig = &texts.rig;
-    let llama = fixture("llama.gguf");
+    let llama = fixture("language/llama.gguf");
     for precision in ["w4", "w4g32", "int8", "lut3"] {
         let [plain, learnt, hub] =
             ["plain", "learnt", "hub"].map(|what| rig.path(&format!("{what}-{precision}.safetensors")));
@@ -256,7 +256,7 @@ fn own_codes_are_learnt_by_text_and_are_no_worse_than_the_nearest() {
 fn whole_experts_are_among_the_cuts() {
     let texts = Texts::new();
     let rig = &texts.rig;
-    let mixtral = fixture("../decoders/mixtral.gguf");
+    let mixtral = fixture("decoders/mixtral.gguf");
     // Its vocabulary has 32 tokens.
     let few = |name: &str, count: u32, seed: u32| {
         let id = |i: u32| (i.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) % 32;
