@@ -221,37 +221,28 @@ fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     assert!(code == Some(1) && said.contains("no smaller than any of"), "{said}");
 }
 
-/// Our own codes are rounded by text too: with GPTQ, and after scales were moved; what stays is no worse than the nearest on windows that judge, and
-/// every file has it.
+/// Our own codes are rounded by text too: with GPTQ, and after scales were moved; what stays is no worse than the nearest.
 #[test]
 fn own_codes_are_learnt_by_text_and_are_no_worse_than_the_nearest() {
     let texts = Texts::new();
     let rig = &texts.rig;
     let llama = fixture("language/llama.gguf");
     for precision in ["w4", "w4g32", "int8", "lut3"] {
-        let [plain, learnt, hub] =
-            ["plain", "learnt", "hub"].map(|what| rig.path(&format!("{what}-{precision}.safetensors")));
+        let [plain, learnt] = ["plain", "learnt"].map(|what| rig.path(&format!("{what}-{precision}.safetensors")));
         let (done, said) = rig.run(&["convert", &llama, "--precision", precision, "--out", &plain]);
         assert!(done, "{said}");
         let told = ["--precision", precision, "--calib", &texts.calib, "--window", "13", "--limit", "0"];
-        let (done, said) = rig.run(&[&["convert", &llama, "--out", &learnt][..], &told].concat());
-        assert!(done, "{said}");
+        let (code, _, said) = rig.paring(&[&["convert", &llama, "--out", &learnt][..], &told].concat());
+        assert_eq!(code, Some(0), "{said}");
         assert!(said.contains("with GPTQ:") && said.contains("with GPTQ after moved scales:"), "{said}");
         assert!(!said.contains("by importance"), "{said}");
         let [nearest, by_text] = [&plain, &learnt].map(|path| texts.kl(path, &llama));
         // Calibration text and this are of one kind, and few.
         assert!(by_text < 1.15 * nearest + 1e-6, "{precision}: {by_text} {nearest}");
-        if precision != "lut3" {
-            let args = ["convert", &learnt, "--format", "hf", "--out", &hub];
-            let (done, said) = rig.run(&args);
-            assert!(done, "{said}");
-            let off = (texts.kl(&hub, &llama) - by_text).abs();
-            assert!(off < 1e-4 + 0.01 * by_text, "{precision}: {off}");
-        }
     }
 }
 
-/// Experts that add little go as a whole, and files of every kind have the others.
+/// Whole experts are among the cuts, each at a measured cost, and never so many go that a token is sent to fewer.
 #[test]
 fn whole_experts_are_among_the_cuts() {
     let texts = Texts::new();
