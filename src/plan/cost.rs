@@ -313,6 +313,8 @@ impl Costs {
             }
             let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision).instead(&new_node.op);
             let p = if zeros.contains(old_node.name.as_str()) { p.with_zero() } else { p };
+            // What a cache is in changes no weight, and nothing that was timed.
+            let p = if new_node.op.caches() { row.precision } else { p };
             let halves = new.halves.get(&row.node);
             let same = p == row.precision && old_node.op == new_node.op && halves.is_none();
             let (factor, doubt) = match halves {

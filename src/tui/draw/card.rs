@@ -217,7 +217,12 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
                 spans.push(more);
             }
             if now != Precision::F32 && inner.height >= 13 {
-                let about = fit(now.describe(), (inner.width as usize).saturating_sub(4));
+                // Of attention it is what a cache of keys and values is in.
+                let about = match app.row_layer().is_some_and(|l| l.caches) {
+                    true => "keys and values of earlier tokens are kept so",
+                    false => now.describe(),
+                };
+                let about = fit(about, (inner.width as usize).saturating_sub(4));
                 second = Some(Line::from(span(format!("   {about}"), pal.fg(Role::Dim))));
             }
         }
