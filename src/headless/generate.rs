@@ -31,9 +31,12 @@ pub fn run(args: &Generate) -> Result<Exit> {
     if args.tokens > MOST {
         bail!("--tokens: {} are too many; hint: {MOST} at most", args.tokens);
     }
+    let kv = setup::kv_format(args.kv.as_deref())?;
     let (mut model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
-    setup::cache(&mut model, args.kv.as_deref())?;
+    if kv.is_some() {
+        KvFormat::undecide(&mut model);
+    }
     let (prompt, ends) = prompt(args, spec, &tokenizer)?;
     // No other text is cut: of the vocabulary only what speaks is kept beside the weights.
     let speaker = Speaker::from(tokenizer);
@@ -47,7 +50,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     let (plans, control) = (levelled.plans, levelled.control);
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
-    let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv: KvFormat::default() })?;
+    let mut decoder = setup::decoder(&plans, &DecodeOptions { sequences: 1, context, kv: kv.unwrap_or_default() })?;
     let kept = decoder.kept_in();
     // What opens and packs a model has been run, and is not needed again.
     setup::give_back();

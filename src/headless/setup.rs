@@ -80,13 +80,17 @@ pub fn language<'a>(
     Ok((model, found, from))
 }
 
+/// What `--kv` says.
+pub fn kv_format(kv: Option<&str>) -> Result<Option<KvFormat>> {
+    Ok(kv.map(|kv| kv.parse().map_err(|e: String| UsageError::of("--kv", e))).transpose()?)
+}
+
 /// Decides what keys and values of a language model are kept in, where `--kv` says it.
 ///
 /// # Errors
 /// An unknown format; a model that keeps none.
 pub fn cache(model: &mut Model, kv: Option<&str>) -> Result<()> {
-    let Some(kv) = kv else { return Ok(()) };
-    let format: KvFormat = kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
+    let Some(format) = kv_format(kv)? else { return Ok(()) };
     if !model.graph.live().any(|(_, n)| n.op.caches()) {
         bail!("--kv is for models that say one token after the other, and this one keeps no keys and values");
     }

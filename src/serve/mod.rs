@@ -64,9 +64,12 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let key = args.api_key.as_deref().filter(|key| !key.is_empty());
     let listener = listen(args)?;
     let address = listener.local_addr()?;
+    let kv = setup::kv_format(args.kv.as_deref())?;
     let (mut model, tokenizer, spec) =
         setup::language(&args.model, args.tokenizer.as_deref(), &args.on, args.precision.as_deref())?;
-    setup::cache(&mut model, args.kv.as_deref())?;
+    if kv.is_some() {
+        KvFormat::undecide(&mut model);
+    }
     let chat = setup::chat(spec)?;
     if let Some(chat) = &chat {
         let hello = ChatMessage { role: "user".into(), content: "Hello".into() };
@@ -80,8 +83,10 @@ pub fn run(args: &Serve) -> Result<Exit> {
     let options = CompileOptions::on(&opened).as_stored();
     let levelled =
         setup::levelled((&model, &args.model), args.at.level.as_deref(), args.precision.as_deref(), &options)?;
-    let decoder =
-        setup::decoder(&levelled.plans, &DecodeOptions { sequences: args.parallel, context, kv: KvFormat::default() })?;
+    let decoder = setup::decoder(
+        &levelled.plans,
+        &DecodeOptions { sequences: args.parallel, context, kv: kv.unwrap_or_default() },
+    )?;
     out::notes(&model.info.notes);
     out::notes(setup::beyond(&model, context).as_slice());
     if chat.is_none() {

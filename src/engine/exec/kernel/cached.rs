@@ -65,6 +65,13 @@ impl KvFormat {
         }
     }
 
+    /// Nothing is decided of any attention core of `model`: whoever decodes says it.
+    pub fn undecide(model: &mut Model) {
+        for (_, node) in model.graph.live().filter(|(_, n)| n.op.caches()) {
+            model.precision.nodes.remove(&node.name);
+        }
+    }
+
     /// `x`, rows of heads of `width` values, as it comes back from a cache.
     pub(in crate::exec) fn kept(self, x: &[f32], width: usize) -> Vec<f32> {
         match self {
