@@ -28,6 +28,7 @@
 //! | [`tui`] | view state, update, views, widgets, input, frame scheduling, terminal guard |
 //! | [`files`] | opening and replacing files, for all of them |
 //! | [`headless`] | the same commands without a screen |
+//! | [`mcp`] | a session for other programs, over the Model Context Protocol |
 //! | [`serve`] | a language model behind OpenAI's HTTP interface |
 //! | [`mask`] | secrets that are never shown: in addresses, in what a server echoes |
 //! | [`words`], [`plain`] | small helps for all of them: nouns after numbers; foreign text made plain before it is shown |
@@ -45,7 +46,7 @@
 //! 6. An unsupported op, layer or format is a clear error that names it.
 //!
 //! Imports point one way: graph ← model ← {quant, task} ← {data, exec} ← {train, eval, prune, recover, profile} ← {control, plan} ← session
-//! ← config ← agent ← host ← {tui, headless} ← serve ← cli. Session holds plain data; host wires everything; tui sees session state
+//! ← config ← agent ← host ← {tui, headless} ← {serve, mcp} ← cli. Session holds plain data; host wires everything; tui sees session state
 //! and plan's data types only. `tests/tidy.rs` has the list and checks it.
 
 // A stream that is closed or full must not panic: `headless::out` writes.
@@ -62,6 +63,7 @@ pub mod config;
 pub mod headless;
 pub mod host;
 pub mod mask;
+pub mod mcp;
 pub mod plan;
 pub mod serve;
 pub mod session;

@@ -48,10 +48,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "control", "plan", "session", "config", "agent", "host",
         ],
     ),
+    ("mcp", &["plan", "session", "agent", "host", "headless"]),
     ("serve", &["args", "graph", "model", "exec", "eval", "control", "headless"]),
     (
         "cli",
-        &["args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless", "serve"],
+        &[
+            "args", "graph", "model", "prune", "plan", "session", "config", "agent", "host", "tui", "headless",
+            "serve", "mcp",
+        ],
     ),
 ];
 

@@ -92,6 +92,9 @@ class Model:
         # n_ctx, n_batch, n_ubatch.
         assert list(params.words[:3]) == [512, 2048, 512], list(params.words[:8])
         params.words[0], params.words[1], params.words[2] = tokens, tokens, tokens
+        # Threads that spin for each other, of which there are four unless somebody says it.
+        assert list(params.words[7:9]) == [4, 4], list(params.words[:12])
+        params.words[7] = params.words[8] = len(os.sched_getaffinity(0))
         self.ctx = l.llama_init_from_model(self.model, params)
         self.vocab = l.llama_vocab_n_tokens(l.llama_model_get_vocab(self.model))
 

@@ -22,6 +22,7 @@ mod prompts;
 pub mod proposal;
 mod run;
 mod table;
+pub mod tools;
 mod transport;
 pub mod validate;
 mod wire;

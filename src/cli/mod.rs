@@ -72,6 +72,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
         Cmd::Attach { name, watch } => sessions::attach(name.as_deref(), watch, settings(&screen, None, [])?),
+        Cmd::Mcp(m) => sessions::mcp(&m),
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),

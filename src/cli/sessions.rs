@@ -1,6 +1,7 @@
 //! Subcommands about sessions: open, attach, list, stop, log, export.
 
 use super::kept;
+use crate::args;
 use crate::config::Settings;
 use crate::files;
 use crate::headless::out::{self, say, tell};
@@ -51,15 +52,26 @@ pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings
 
 /// Attaches to a session, by name or to the one that changed last.
 pub fn attach(name: Option<&str>, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
-    let place = match name {
-        Some(name) => named(name)?,
+    show(&named_or_newest(name)?, watch, settings)
+}
+
+/// Serves a session, by name or the one that changed last, to another program.
+pub fn mcp(asked: &args::Mcp) -> anyhow::Result<Exit> {
+    let place = named_or_newest(asked.name.as_deref())?;
+    let args::Mcp { calls, rehearsals, wait, .. } = *asked;
+    crate::mcp::run(place, crate::mcp::Limits { calls, rehearsals, rehearsal: Duration::from_secs(wait) })?;
+    Ok(Exit::Done)
+}
+
+fn named_or_newest(name: Option<&str>) -> anyhow::Result<Place> {
+    match name {
+        Some(name) => named(name),
         None => Place::all()?
             .into_iter()
             .filter(lifecycle::is_opened)
             .max_by_key(|p| lifecycle::list(p).changed_ms)
-            .context("there is no session yet; hint: `paring` opens the demo, `paring open MODEL --data D` a model")?,
-    };
-    show(&place, watch, settings)
+            .context("there is no session yet; hint: `paring` opens the demo, `paring open MODEL --data D` a model"),
+    }
 }
 
 /// A session that exists: by name, or the folder of one.

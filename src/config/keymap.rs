@@ -169,6 +169,7 @@ acts! {
         Sense "sense" ["W"] "sensitivity" "measure what pruning each group would cost";
         Propose "propose" ["r"] "reason" "ask the agents, or the planner when no endpoint is set, to propose";
         ProposePlanner "propose-planner" ["L"] "planner" "ask the built-in planner to propose";
+        Bisect "bisect" ["b"] "worst" "find the decision that costs most: the plan is tried without halves of it";
         Run "run" ["R"] "run" "compress with all approved decisions, then evaluate";
         Accept "accept" ["C"] "accept round" "accept the evaluated round and go on from it";
         RollBack "roll-back" ["B"] "roll back…" "go back to the last accepted round, with a reason";

@@ -18,7 +18,7 @@ pub mod out;
 pub mod policy;
 pub mod profile;
 mod questions;
-mod report;
+pub mod report;
 pub mod robust;
 mod rounding;
 pub mod run;

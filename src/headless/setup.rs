@@ -108,7 +108,7 @@ fn keep_little() {
     }
 }
 
-/// Memory that is held for nobody goes back to the system, which an allocator does not do by itself; and so do the pages of the program's own file,
+/// Memory that is held for nobody goes back to the system, which an allocator does not do by itself; and so do the pages of the program's own files,
 /// most of which were needed for opening a model only: those that are needed again are found in the system's cache.
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
@@ -119,7 +119,7 @@ pub fn give_back() {
     };
 }
 
-/// Lets go of the pages of the first file that is told of, which is the program.
+/// Lets go of the pages of a file that is told of: the program, and the libraries that it is linked with.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 unsafe extern "C" fn forget_pages(
     info: *mut libc::dl_phdr_info,
@@ -140,7 +140,7 @@ unsafe extern "C" fn forget_pages(
             unsafe { libc::madvise(from as *mut libc::c_void, (to - from) as usize, libc::MADV_DONTNEED) };
         }
     }
-    1
+    0
 }
 
 /// The chat template that comes with the model at `spec`; bundled ones have none.

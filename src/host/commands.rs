@@ -8,6 +8,8 @@ use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
 use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
+mod outside;
+
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Then {
@@ -17,6 +19,8 @@ pub enum Then {
     NextRound,
     Cancel,
     Llm(Llm),
+    /// For whoever watches.
+    Say(String),
     /// What the controller's job decodes at.
     Level(Asked),
     TakePen,
@@ -45,7 +49,9 @@ pub fn judge(
     // Whether it waits for what runs, and whether it needs decisions that may be worked on.
     let (waits, reviews) = match &command {
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
-        Command::Run | Command::Rehearse | Command::Search => (true, true),
+        Command::Run | Command::Rehearse | Command::Search | Command::Bisect | Command::Try { .. } => (true, true),
+        Command::Offer { .. } => (false, true),
+        Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
@@ -121,6 +127,11 @@ pub fn judge(
         Command::Run => run(state, desk),
         Command::Rehearse => rehearse(state, desk),
         Command::Search => search(state, desk),
+        Command::Bisect => bisect(state, desk),
+        Command::Offer { offer } => outside::offer(state, desk, offer),
+        Command::Try { actions, by } => outside::tries(state, desk, actions, &by),
+        Command::Ask { question, by } => outside::ask(state, &question, &by),
+        Command::Looked { at, by } => outside::looked(&at, &by),
         Command::Control { target } => controls(state, desk, running, target),
         Command::Level { asked } => level(state, running, asked),
         Command::Accept => {
@@ -276,6 +287,19 @@ fn rehearse(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
         }
     };
     Ok(Effect { events: Vec::new(), then })
+}
+
+fn bisect(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
+    held_back(desk)?;
+    let changes = |actions: &[(Target, Action)]| actions.iter().filter(|(_, a)| *a != Action::Keep).count();
+    let plan = [state.recipe_actions(), state.shown_actions()].into_iter().find(|actions| changes(actions) > 1);
+    let Some(actions) = plan else {
+        return Err(
+            "there are no two decisions to choose among; hint: ask for a plan or decide something first".to_owned()
+        );
+    };
+    carried_out(&actions, desk)?;
+    Ok(Effect { events: Vec::new(), then: Then::Start(JobKind::Bisect { actions }) })
 }
 
 fn search(state: &State, desk: &dyn Desk) -> Result<Effect, String> {

@@ -269,7 +269,8 @@ impl Core {
     }
 
     fn command(&mut self, client: u64, command: Command) -> Result<(), String> {
-        if command != Command::TakePen && self.pen != Some(client) {
+        let command = command.signed(self.clients.get(&client).map_or("", |s| s.name.as_str()));
+        if command.needs_pen() && self.pen != Some(client) {
             let holder = self.pen.and_then(|p| self.clients.get(&p)).map_or("nobody", |s| s.name.as_str());
             return Err(format!("the pen is with `{holder}`; hint: take the pen first"));
         }
@@ -302,6 +303,7 @@ impl Core {
                     job.stop.cancel();
                 }
             }
+            Then::Say(text) => self.feed(Feed::Log { level: "info".to_owned(), text }),
             Then::Llm(llm) => {
                 self.llm = llm;
                 let at = self.llm.words();

@@ -50,6 +50,8 @@ pub struct Fake {
     pub searches: AtomicU32,
     /// What it proposes instead of half of everything.
     pub proposes: Mutex<Vec<(&'static str, Action)>>,
+    /// What a rehearsal finds that a decision on a target costs; where nothing is said, every plan costs one.
+    pub costs: Mutex<Vec<(&'static str, f64)>>,
     /// What it was given to build, run by run.
     pub built: Mutex<Vec<Vec<(Target, Action)>>>,
 }
@@ -189,7 +191,13 @@ impl Work for Fake {
         let key = plan_key(actions);
         let built = Built { key: key.clone(), ..built("b.x") };
         job.event(Event::Built { built: Box::new(built) })?;
-        let outcome = TrialOutcome { d_quality: -1.0, images: 10, by_kind: vec![-1.0], ..TrialOutcome::default() };
+        let costs = self.costs.lock().expect("costs").clone();
+        let cost = |(target, action): &(Target, Action)| match action {
+            Action::Keep => 0.0,
+            _ => costs.iter().find(|(name, _)| *name == target.name()).map_or(0.0, |(_, cost)| *cost),
+        };
+        let lost: f64 = if costs.is_empty() { 1.0 } else { actions.iter().map(cost).sum() };
+        let outcome = TrialOutcome { d_quality: -lost, images: 10, by_kind: vec![-lost], ..TrialOutcome::default() };
         let trial = Trial { key, actions: actions.to_vec(), outcome, anchor: false };
         job.event(Event::Tried { trial: Box::new(trial), correction: None })
     }

@@ -1,8 +1,9 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
-use crate::plan::{Action, Decision, Target, plan_key};
-use crate::session::{Event, Phase, Proposer};
+use crate::plan::{Action, Bisect, Decision, Step, Target, plan_key};
+use crate::session::{Event, Phase, Proposer, Utterance};
+use crate::words::counted;
 
 /// The jobs a host runs, one at a time.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,6 +26,10 @@ pub enum JobKind {
     /// anything else goes before it.
     Search {
         unasked: Option<String>,
+    },
+    /// Find the decision of a plan that costs most.
+    Bisect {
+        actions: Vec<(Target, Action)>,
     },
     /// Levels of the model in force and a controller for `target` of its time a token; then they run until it is stopped.
     Control {
@@ -53,6 +58,7 @@ impl JobKind {
             JobKind::Propose(Proposer::Agents) => "agents",
             JobKind::Rehearse { .. } => "rehearsal",
             JobKind::Search { .. } => "search",
+            JobKind::Bisect { .. } => "bisect",
             JobKind::Control { .. } => CONTROLLER,
             JobKind::Run => "run",
             JobKind::Export { .. } => "export",
@@ -136,6 +142,10 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             baseline(engine, job)?;
             engine.search(&*job.state()?, job)
         }
+        JobKind::Bisect { actions } => {
+            baseline(engine, job)?;
+            bisect(engine, &actions, job)
+        }
         JobKind::Control { target } => engine.control(&*job.state()?, target, job),
         JobKind::Run => {
             compress_and_evaluate(engine, job)?;
@@ -193,6 +203,74 @@ fn anchor(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
         baseline(engine, job)?;
     }
     engine.anchor(&*job.state()?, job)
+}
+
+/// Tries the plan, then without parts of it, and says in the planner's name which decision costs most. What was tried before is not tried again.
+fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
+    let actions: Vec<(Target, Action)> = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+    let most = actions.len().next_power_of_two().ilog2() as usize + 2;
+    let mut made = 0;
+    let mut change = |actions: &[(Target, Action)]| -> Result<f64, JobError> {
+        job.cancel().check()?;
+        job.progress("bisect", "plans", made, most);
+        made += 1;
+        // Nothing is left of it: that is the original.
+        if actions.is_empty() {
+            return Ok(0.0);
+        }
+        if job.state()?.trials.of(actions).is_none() {
+            engine.rehearse(&*job.state()?, actions, job)?;
+        }
+        let told = job.state()?.trials.of(actions).map(|t| t.outcome.d_quality);
+        told.ok_or_else(|| {
+            JobError::Failed("a part of the plan could not be tried; hint: rehearse it first".to_owned())
+        })
+    };
+    let whole = change(&actions)?;
+    let forecaster = job.state()?.forecaster();
+    let harm: Vec<f64> =
+        actions.iter().map(|one| forecaster.as_ref().map_or(0.0, |f| f.harm(std::slice::from_ref(one)).0)).collect();
+    let Some(mut bisect) = Bisect::new(&harm, whole) else { return Ok(()) };
+    let found = loop {
+        match bisect.step() {
+            Step::Found(found) => break found,
+            Step::Without(left_out) => {
+                let rest =
+                    actions.iter().enumerate().filter(|(i, _)| !left_out.contains(i)).map(|(_, one)| one.clone());
+                let rest: Vec<_> = rest.collect();
+                bisect.told(change(&rest)?);
+            }
+        }
+    };
+    let state = job.state()?;
+    let (target, action) = &actions[found.at];
+    let metric = state.metric();
+    let (gives, lost) = (found.gives, -found.whole);
+    let ends = if gives <= 0.0 {
+        "none of them costs anything that these trials could tell"
+    } else if lost > 0.0 && gives > 0.5 * lost {
+        "most of the loss is there"
+    } else {
+        "no single decision has most of the loss"
+    };
+    let words = format!(
+        "The {} come to {} on held-back {}s. Without {target} ({}) they come to {}: {ends}. Found by {}.",
+        counted(actions.len(), "decision"),
+        metric.change_words(found.whole),
+        metric.item,
+        crate::session::action_text(action),
+        metric.change_words(found.whole + gives),
+        counted(found.trials, "trial"),
+    );
+    let utterance = Utterance {
+        round: state.round,
+        role: "planner".to_owned(),
+        model: "built-in".to_owned(),
+        tokens: words.split_whitespace().count() as u64,
+        text: words,
+        ..Utterance::default()
+    };
+    job.event(Event::Said { utterance: Box::new(utterance) })
 }
 
 /// Works out how units rank, and picks those of cuts that were decided before it was known.

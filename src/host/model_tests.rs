@@ -9,7 +9,7 @@ use super::jobs::JobKind;
 use crate::config::Settings;
 use crate::plan::testing::verdict;
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Outcome, Status, Target};
-use crate::session::{Command, Event, HostMsg, PROTOCOL, Phase, Record, Standing, State};
+use crate::session::{Command, Event, HostMsg, Offer, PROTOCOL, Phase, Record, Standing, State};
 use crate::tui::App;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -121,11 +121,16 @@ impl World {
                 return;
             }
         };
+        let settled = |s: &State| (set(s.recipe_actions()), s.constraints.clone(), s.rounds.clone(), s.budget);
+        let stands = (!command.needs_pen()).then(|| settled(&self.state));
         let shown = of(&self.screen.plan(&[]));
         let from = self.state.seq;
         self.commit(effect.events);
         if !matches!(command, Command::Undo | Command::Redo) {
             self.takes_back(from, &before);
+        }
+        if let Some(stands) = stands {
+            assert_eq!(stands, settled(&self.state), "what comes from outside changes nothing that runs");
         }
         if let Command::Veto { ids, .. } = &command {
             assert!(self.state.recipe().iter().all(|d| !ids.contains(&d.id)), "a vetoed decision would run");
@@ -143,7 +148,7 @@ impl World {
                 self.propose();
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Review }]);
             }
-            Then::Nothing => {}
+            Then::Nothing | Then::Say(_) => {}
             Then::Start(_) | Then::Cancel | Then::Llm(_) | Then::Level(_) | Then::TakePen | Then::Stop => {
                 panic!("not commanded here")
             }
@@ -261,7 +266,8 @@ impl World {
             return self.command(if accept { Command::Accept } else { Command::RollBack { reason: reason() } });
         }
         let command = match self.rng.random_range(0..100) {
-            0..12 => return self.propose(),
+            0..8 => return self.propose(),
+            8..12 => self.from_outside(),
             12..24 => Command::Decide { target: self.target(), action: self.action() },
             24..32 => {
                 let Some(&id) = self.ids().first() else { return };
@@ -287,6 +293,20 @@ impl World {
             _ => return self.restart(),
         };
         self.command(command);
+    }
+
+    /// What a program outside may send.
+    fn from_outside(&mut self) -> Command {
+        let mut one = || (self.target(), self.action());
+        let by = String::new();
+        match one() {
+            (target, Action::Keep) => Command::Looked { at: target.to_string(), by },
+            (target, action) => {
+                let (other, and) = one();
+                let decisions = vec![(target, action, "better so".to_owned()), (other, and, String::new())];
+                Command::Offer { offer: Offer { decisions, summary: "mine".to_owned(), by } }
+            }
+        }
     }
 
     /// What a run would build if it were started now, were `first` commanded before.

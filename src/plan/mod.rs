@@ -3,6 +3,7 @@
 //! The data types are plain and shared with sessions, agents and screens; [`Forecaster`] is a pure function of tables,
 //! so that a screen may call it while a ratio is dragged. No tensor is touched here.
 
+mod bisect;
 mod bits;
 mod budget;
 mod check;
@@ -19,6 +20,7 @@ pub(crate) mod testing;
 mod trial;
 mod verdict;
 
+pub use bisect::{Bisect, Found, Step};
 pub use bits::{Chosen, Weight, allocate};
 pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, max_ratio, refusal};

@@ -7,7 +7,7 @@ use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -79,6 +79,27 @@ pub enum Command {
     Rehearse,
     /// Build other plans for the same budget and try them on held-back calibration images.
     Search,
+    /// Find the decision of the approved plan, else of what is shown, that costs most: by trying it without parts of it.
+    Bisect,
+    /// A program outside proposes; what it says is checked as what agents say, and waits for the engineer.
+    Offer {
+        offer: Offer,
+    },
+    /// A program outside has `actions` built and tried on held-back calibration images; where that was done before, nothing happens.
+    Try {
+        actions: Vec<(Target, Action)>,
+        by: String,
+    },
+    /// A program outside asks the engineer, who answers with a note.
+    Ask {
+        question: String,
+        by: String,
+    },
+    /// A program outside looked at something, in words: told to whoever watches, and kept nowhere.
+    Looked {
+        at: String,
+        by: String,
+    },
     /// Makes levels of the model in force and a controller for `target` of its time a token, where there are none yet, and decodes with
     /// them until it is stopped. `None` stops it.
     Control {
@@ -112,6 +133,43 @@ pub enum Command {
     TakePen,
     /// Ends the host.
     Stop,
+}
+
+/// Decisions of a program outside.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Targets, actions and the reason of each.
+    pub decisions: Vec<(Target, Action, String)>,
+    pub summary: String,
+    /// Whose they are. The host writes the name that the client greeted with.
+    #[serde(default)]
+    pub by: String,
+}
+
+impl Command {
+    /// Whether it is only for the client with the pen. What a program outside may do changes nothing that the engineer decided.
+    pub fn needs_pen(&self) -> bool {
+        !matches!(
+            self,
+            Command::TakePen
+                | Command::Offer { .. }
+                | Command::Try { .. }
+                | Command::Ask { .. }
+                | Command::Looked { .. }
+        )
+    }
+
+    /// The same under the name of the client that sends it.
+    pub fn signed(mut self, name: &str) -> Command {
+        match &mut self {
+            Command::Offer { offer: Offer { by, .. } }
+            | Command::Try { by, .. }
+            | Command::Ask { by, .. }
+            | Command::Looked { by, .. } => name.clone_into(by),
+            _ => {}
+        }
+        self
+    }
 }
 
 /// Client → host.

@@ -88,6 +88,16 @@ pub static ROLES: [Role; 4] = [
     },
 ];
 
+/// A program that looks at the session from outside and may propose on everything; it is asked for nothing.
+pub static OUTSIDE: Role = Role {
+    name: "outside",
+    short: "outside",
+    task: Ask::Propose,
+    prompt: "",
+    reads: &[],
+    writes: &[TargetKind::Group, TargetKind::Block, TargetKind::Weights, TargetKind::Layer],
+};
+
 impl Role {
     /// Whether its answer must hold a proposal.
     pub fn proposes(&self) -> bool {

@@ -33,6 +33,7 @@ const fn does(act: Act, name: &'static str, about: &'static str) -> Spec {
 /// Every command, in palette order.
 pub const COMMANDS: &[Spec] = &[
     does(Act::Accept, "accept", "accept the evaluated round"),
+    does(Act::Bisect, "bisect", "find the decision that costs most, by trying the plan without halves of it"),
     spec(
         "budget",
         "latency=0.6,drop=0.5",

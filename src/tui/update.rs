@@ -310,6 +310,7 @@ impl App {
                 self.with_commit(Command::Propose { by })
             }
             Act::ProposePlanner => self.with_commit(Command::Propose { by: Proposer::Planner }),
+            Act::Bisect => self.with_commit(Command::Bisect),
             Act::Run => self.run(),
             Act::Accept => self.command(Command::Accept),
             Act::RollBack => {
@@ -647,6 +648,11 @@ impl App {
             }
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
+            }
+            Act::Bisect => {
+                !self.busy()
+                    && self.reviewable()
+                    && self.state.shown_actions().iter().filter(|(_, a)| *a != Action::Keep).count() > 1
             }
             Act::Propose | Act::ProposePlanner | Act::Profile | Act::Sense => {
                 !self.busy() && self.state.card.is_some() && self.reviewable()

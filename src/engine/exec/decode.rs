@@ -94,7 +94,7 @@ pub struct Decoder {
 impl Decoder {
     /// Tokens of a prompt that are fed at once by whoever lets a longer one be interrupted: what is between layers takes memory by them, and
     /// weights are read again for each part.
-    pub const AT_ONCE: usize = 64;
+    pub const AT_ONCE: usize = 128;
 
     /// What decodes with any of `plans`, which share one cache; it begins with the first.
     ///

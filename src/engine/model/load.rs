@@ -24,17 +24,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Model> {
 
 fn read(path: &Path, options: &LoadOptions) -> Result<Model> {
     let (files, dir) = weight_files(path)?;
-    if let [file] = files.as_slice() {
-        let blob = Blob::open(file).map_err(ModelError::read(file))?;
-        if onnx::is_onnx(&blob) {
-            return onnx::import(&blob, path, Some(&dir), &Sidecar::read(&dir)?, options);
-        }
-    }
     let mut checkpoint = Checkpoint::default();
     // What cannot be asked for its size cannot be opened either, and says so then.
     let all = files.iter().filter_map(|f| f.metadata().ok()).map(|m| m.len()).sum();
     for file in &files {
         let blob = Blob::open_shard(file, all).map_err(ModelError::read(file))?;
+        if files.len() == 1 && onnx::is_onnx(&blob) {
+            return onnx::import(&blob, path, Some(&dir), &Sidecar::read(&dir)?, options);
+        }
         checkpoint.absorb(container::parse(&blob, file)?, file)?;
     }
     let sidecar = match aside(&checkpoint, path) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::plan::plan_key;
 use crate::quant::Precision;
+use crate::session::Offer;
 
 /// A session under review whose three proposals are open; `gate` holds its rehearsals.
 async fn reviewed(gate: Option<Gate>) -> Rig {
@@ -148,6 +149,72 @@ async fn asking_for_one_waits_for_nothing_and_needs_a_plan() {
     r.ok(Command::Run).await;
     r.until("verdict", |s| s.phase == Phase::Verdict).await;
     assert_eq!(r.state.trials.list.len(), tried, "both were tried");
+}
+
+#[tokio::test]
+async fn a_bisect_finds_the_decision_that_costs_most_and_changes_nothing() {
+    let mut r = Rig::new(false, None).await;
+    assert!(r.refused(Command::Bisect).await.contains("held back"));
+    *r.fake.rehearses.lock().expect("rehearses") = true;
+    assert!(r.refused(Command::Bisect).await.contains("no two decisions"));
+    *r.fake.costs.lock().expect("costs") = vec![("a", 0.1), ("b", 3.0), ("c", 0.2)];
+    r.ok(Command::Propose { by: Proposer::Planner }).await;
+    r.until("proposals", |s| s.phase == Phase::Review && s.decisions.len() == 3).await;
+    r.idle().await;
+    r.ok(Command::Bisect).await;
+    let said = |s: &State| s.utterances.iter().any(|u| u.text.contains("most of the loss is there"));
+    r.until("what was found", said).await;
+    let words = r.state.utterances.last().expect("said").text.clone();
+    assert!(words.contains("Without group b") && words.contains("3 decisions"), "{words}");
+    // The plan, and without parts of it.
+    assert!(r.state.trials.list.len() <= 4, "{}", r.state.trials.list.len());
+    assert!(r.state.decisions.iter().all(|d| d.status == Status::Proposed));
+    r.idle().await;
+    // What was tried is not tried again.
+    let tried = r.state.trials.list.len();
+    r.ok(Command::Bisect).await;
+    r.until("said again", |s| s.utterances.iter().filter(|u| u.text.contains("Without group b")).count() == 2).await;
+    assert_eq!(r.state.trials.list.len(), tried);
+}
+
+#[tokio::test]
+async fn a_program_outside_proposes_and_rehearses_without_the_pen() {
+    let mut r = reviewed(None).await;
+    r.until("a rehearsal", rehearsed).await;
+    let (outside, _messages) = r.host.connect("friend 7 (mcp)", true).await.expect("connects");
+    let target = |name: &str| Target::Group(name.to_owned());
+    let offer =
+        |decisions| Command::Offer { offer: Offer { decisions, summary: "\u{1b}[2Jbetter".into(), by: "you".into() } };
+    let own = outside.command(Command::Approve { ids: ids(&[0]) }).await.expect_err("the pen is elsewhere");
+    assert!(own.to_string().contains("the pen is with"), "{own}");
+    // What the engineer approved stays.
+    r.ok(Command::Approve { ids: ids(&[0]) }).await;
+    let both = vec![(target("a"), prune(0.125), "mine".to_owned()), (target("b"), prune(0.25), "mine".to_owned())];
+    outside.command(offer(both)).await.expect("one of them waits");
+    r.until("it waits", |s| s.decision(DecisionId(3)).is_some()).await;
+    let new = r.state.decisions.last().expect("a decision").clone();
+    assert_eq!((new.target, new.status), (target("b"), Status::Proposed));
+    assert_eq!(new.author.to_string(), "outside/friend 7 (mcp)", "by the name that it greeted with");
+    assert_eq!(r.state.utterances.last().map(|u| u.text.as_str()), Some("[2Jbetter"));
+    // What cannot stand is refused whole; so is nothing at all, and too much.
+    for (decisions, why) in [
+        (vec![(target("z"), prune(0.5), String::new())], "no `group z`"),
+        (vec![], "no decision"),
+        (vec![(target("a"), prune(0.5), String::new()); 2000], "too many"),
+    ] {
+        let refused = outside.command(offer(decisions)).await.expect_err("refused").to_string();
+        assert!(refused.contains(why), "{refused}");
+    }
+    let plan = vec![(target("c"), prune(0.25))];
+    outside.command(Command::Try { actions: plan.clone(), by: String::new() }).await.expect("it is tried");
+    r.until("the trial", |s| s.trials.list.iter().any(|t| t.actions.len() == 1)).await;
+    r.idle().await;
+    let refused = outside.command(Command::Try { actions: vec![(target("c"), Action::Keep)], by: String::new() }).await;
+    assert!(refused.expect_err("nothing").to_string().contains("changes nothing"));
+    outside.command(Command::Ask { question: "why?\u{7}".into(), by: String::new() }).await.expect("asked");
+    r.until("the question", |s| s.utterances.iter().any(|u| u.text.starts_with("asks: why?"))).await;
+    assert!(outside.command(Command::Ask { question: " ".into(), by: String::new() }).await.is_err());
+    assert_eq!(r.state.pending().len(), 1, "only what the engineer approved");
 }
 
 /// A session that was decided on a CPU and goes on where a GPU is.

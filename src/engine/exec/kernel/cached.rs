@@ -10,6 +10,7 @@ use super::{Par, Shared, room, rows, with_scratch};
 use crate::graph::{Graph, Node, NodeId, Precision, Precisions};
 use crate::model::Model;
 use half::f16;
+use half::vec::HalfBitsVecExt;
 use std::collections::HashMap;
 
 /// Tokens of a page.
@@ -160,7 +161,8 @@ impl Cells {
         }
         match format {
             KvFormat::F32 => Cells::F32(zeros(tokens, widths)),
-            KvFormat::F16 => Cells::F16(zeros(tokens, widths)),
+            // Of whole numbers: a vector of zeros of another kind is written when it is made.
+            KvFormat::F16 => Cells::F16(zeros::<u16>(tokens, widths).map(HalfBitsVecExt::reinterpret_into)),
             KvFormat::Int8 => Cells::Int8(zeros(tokens, widths), zeros(tokens, [heads; 2])),
         }
     }

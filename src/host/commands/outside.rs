@@ -1,0 +1,100 @@
+//! What a program outside asks for: proposals, rehearsals, a question to the engineer. None of it changes what the engineer decided.
+
+use super::{Effect, Then, admit, carried_out, held_back};
+use crate::agent::clean;
+use crate::host::desk::Desk;
+use crate::host::jobs::JobKind;
+use crate::plan::{Action, Author, Decision, Target};
+use crate::session::{Event, OUTSIDE, Offer, State, Utterance};
+
+/// Longest name of a program, summary, reason of a decision and line of what was looked at, characters.
+const NAME: usize = 60;
+const SUMMARY: usize = 2_000;
+const WHY: usize = 280;
+const LINE: usize = 300;
+/// Decisions of one offer or rehearsal.
+const MOST: usize = 1024;
+
+fn few(n: usize) -> Result<(), String> {
+    match n {
+        0 => Err("no decision was given; hint: at least one".to_owned()),
+        n if n > MOST => Err(format!("{n} decisions are too many; hint: {MOST} at most")),
+        _ => Ok(()),
+    }
+}
+
+fn said(state: &State, by: &str, text: String) -> Event {
+    let utterance = Utterance {
+        round: state.round,
+        role: OUTSIDE.name.to_owned(),
+        model: clean::line(by, NAME),
+        tokens: text.split_whitespace().count() as u64,
+        text,
+        ..Utterance::default()
+    };
+    Event::Said { utterance: Box::new(utterance) }
+}
+
+/// What can stand waits for the engineer, with forecasts; an error when nothing can.
+pub fn offer(state: &State, desk: &dyn Desk, offer: Offer) -> Result<Effect, String> {
+    few(offer.decisions.len())?;
+    let author = Author::Agent { role: OUTSIDE.name.to_owned(), model: clean::line(&offer.by, NAME) };
+    let mut first: Option<String> = None;
+    let mut fit: Vec<Decision> = Vec::with_capacity(offer.decisions.len());
+    for (target, action, why) in offer.decisions {
+        match desk.resolve(state, &target, &action) {
+            Ok(action) => {
+                let rationale = clean::line(&why, WHY);
+                fit.push(Decision { rationale, ..Decision::new(target, action, author.clone()) });
+            }
+            Err(words) => drop(first.get_or_insert(words)),
+        }
+    }
+    if fit.is_empty() {
+        return Err(first.unwrap_or_default());
+    }
+    let forecaster = state.forecaster();
+    for d in &mut fit {
+        d.forecast = forecaster.as_ref().map(|f| f.decision(d));
+    }
+    let proposed = admit(state, desk, fit);
+    let mut events = vec![said(state, &offer.by, clean::cut(&clean::text(&offer.summary), SUMMARY))];
+    events.extend(proposed);
+    Ok(Effect::events(events))
+}
+
+pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by: &str) -> Result<Effect, String> {
+    held_back(desk)?;
+    few(actions.len())?;
+    let mut fit = Vec::with_capacity(actions.len());
+    for (target, action) in actions {
+        let action = desk.resolve(state, &target, &action)?;
+        if action != Action::Keep {
+            fit.push((target, action));
+        }
+    }
+    if fit.is_empty() {
+        return Err("it changes nothing; hint: a plan with a cut, a precision or a removal".to_owned());
+    }
+    carried_out(&fit, desk)?;
+    let what = crate::words::counted(fit.len(), "decision");
+    tracing::info!(by = clean::line(by, NAME), what, "rehearsal asked for from outside");
+    let then = match state.trials.of(&fit) {
+        Some(_) => Then::Nothing,
+        None => Then::Start(JobKind::Rehearse { actions: fit, asked: true }),
+    };
+    Ok(Effect { events: Vec::new(), then })
+}
+
+pub fn ask(state: &State, question: &str, by: &str) -> Result<Effect, String> {
+    let question = clean::cut(clean::text(question).trim(), SUMMARY);
+    if question.is_empty() {
+        return Err("the question is empty; hint: ask something".to_owned());
+    }
+    Ok(Effect::events([said(state, by, format!("asks: {question}\n(`n` answers with a note)"))]))
+}
+
+pub fn looked(at: &str, by: &str) -> Result<Effect, String> {
+    let text = format!("{} looked at {}", clean::line(by, NAME), clean::line(at, LINE));
+    Ok(Effect { events: Vec::new(), then: Then::Say(text) })
+}
