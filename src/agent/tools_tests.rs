@@ -1,3 +1,5 @@
+//! The table of questions: names, schemas, and what is refused.
+
 use super::*;
 
 #[test]

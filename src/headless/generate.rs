@@ -83,6 +83,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
         Some(controller) => controller,
         None => &mut whole,
     };
+    let levels = &mut Lean { levels, read: false };
     let written = eval::generate_at(&mut decoder, &prompt, (tokens, ends), how, levels, &cancel, &mut said);
     if let Some(e) = failed {
         return Err(e);
@@ -100,6 +101,7 @@ pub fn run(args: &Generate) -> Result<Exit> {
     // What memory gives is measured with arrays of its own: not beside the weights.
     let (name, on, threads) = (model.info.name.clone(), plans[0].device().clone(), plans[0].threads());
     drop((decoder, plans, model));
+    setup::give_back();
     figures.bandwidth = bandwidth(&on, threads)?;
     if args.json {
         let said: Vec<u32> = written.ids.iter().copied().filter(|id| !args.chat || !speaker.is_special(*id)).collect();
@@ -117,6 +119,28 @@ pub fn run(args: &Generate) -> Result<Exit> {
     say!("{}", voice.rest(&speaker)?)?;
     figures.tell(&kept, &opened.words);
     Ok(Exit::Done)
+}
+
+/// Lets go of what was needed only once, after the first part of a prompt.
+struct Lean<'a> {
+    levels: &'a mut dyn Levels,
+    read: bool,
+}
+
+impl Levels for Lean<'_> {
+    fn next(&mut self, tokens: usize, logits: &[f32], id: u32) -> usize {
+        self.levels.next(tokens, logits, id)
+    }
+
+    fn said(&mut self, logits: &[f32], level: usize) {
+        self.levels.said(logits, level)
+    }
+
+    fn read(&mut self) {
+        if !std::mem::replace(&mut self.read, true) {
+            setup::give_back();
+        }
+    }
 }
 
 /// Text as the model writes it.

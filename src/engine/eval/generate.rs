@@ -98,6 +98,9 @@ pub trait Levels {
 
     /// What came out of it at `level`.
     fn said(&mut self, logits: &[f32], level: usize);
+
+    /// A part of the prompt was read.
+    fn read(&mut self) {}
 }
 
 /// The same level all the time.
@@ -147,6 +150,7 @@ pub fn generate_at(
     for part in prompt.chunks(Decoder::AT_ONCE) {
         cancel.check()?;
         logits = decoder.feed(0, part)?;
+        levels.read();
     }
     out.prompt = clock.elapsed();
     while out.ids.len() < tokens {
