@@ -117,6 +117,7 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
         let tried = call(&client, "rehearse", asked.clone()).await.expect("a rehearsal");
         assert_eq!(tried["quality"]["rests_on"], "rehearsed", "{tried}");
         let foretold = call(&client, "forecast", asked).await.expect("a forecast");
+        assert_eq!(foretold["forecast"]["quality"]["change"], tried["quality"]["change"], "{foretold} {tried}");
         assert_eq!(foretold["forecast"]["quality"]["rests_on"], "rehearsed", "{foretold}");
         let pair =
             call(&client, "compare", json!({ "a": "original", "b": plan, "on": "nothing" })).await.expect("two plans");
@@ -159,6 +160,16 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
         assert!(refused.contains("--calls"), "{refused}");
         client.cancel().await.expect("it leaves");
     });
+    // A host that the engineer stopped stays stopped, whoever asks.
+    t.stop();
+    runtime.block_on(async {
+        let client = connect(&home, &[]).await;
+        call(&client, "plan", json!({})).await.expect("its first look may start a host");
+        assert!(home.run(&["stop", "mcp"]).status.success());
+        let refused = call(&client, "plan", json!({})).await.expect_err("stopped");
+        assert!(refused.contains("paring attach"), "{refused}");
+        client.cancel().await.expect("it leaves");
+    });
     let all = home.events_of("mcp", "proposed");
     let ids: Vec<u64> =
         home.events_of("mcp", "approved")[0]["ids"].as_array().expect("ids").iter().filter_map(Value::as_u64).collect();
@@ -168,7 +179,6 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
     let approved = of(ids[0]).expect("the decision");
     assert_eq!(approved["author"]["role"], "outside", "{approved}");
     assert_eq!(approved["target"]["name"], layer.as_str(), "{approved}");
-    t.stop();
 }
 
 /// The same with somebody else's client in another language.

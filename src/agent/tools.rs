@@ -9,7 +9,7 @@ mod facts;
 mod plans;
 
 pub use asked::Asked;
-pub use plans::{Wanted, wanted};
+pub use plans::{Wanted, change, wanted, worse};
 
 use super::blinded;
 use crate::session::State;

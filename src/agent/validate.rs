@@ -287,6 +287,18 @@ fn resolve(name: &str, verb: Verb, role: &Role, space: SearchSpace<'_>) -> Resul
         };
     }
     let of_group = |g: &Group| Target::Group(g.id.clone());
+    if verb == Verb::Keep && role.may(TargetKind::Layer) {
+        // Whoever may decide on units and precisions means both.
+        let groups = space.groups.iter().filter(|g| match pattern {
+            true => g.protected.is_none() && glob(name, &g.id, None),
+            false => g.id == name,
+        });
+        let layers = layers().filter(|n| if pattern { glob(name, &n.name, None) } else { n.name == name });
+        let found: Vec<Target> = groups.map(of_group).chain(layers.map(of_layer)).chain(the_block.clone()).collect();
+        if !found.is_empty() {
+            return Ok((found, if pattern { Match::Pattern } else { Match::Name }));
+        }
+    }
     // A layer that computes the units of exactly one group stands for it.
     let producing = |g: &&Group| g.members.iter().any(|m| m.node == name && m.role == MemberRole::Producer);
     let mut producing = space.groups.iter().filter(producing);

@@ -274,6 +274,10 @@ impl Core {
             let holder = self.pen.and_then(|p| self.clients.get(&p)).map_or("nobody", |s| s.name.as_str());
             return Err(format!("the pen is with `{holder}`; hint: take the pen first"));
         }
+        let outside = |j: &Running| j.background.as_ref().is_some_and(|key| key.starts_with(jobs::OUTSIDE));
+        if matches!(command, Command::Try { .. }) && self.job.as_ref().is_some_and(outside) {
+            return Err("another plan is being tried for a program; hint: ask again when that is done".to_owned());
+        }
         // How a job ended may still be owed, and the state without it refuses what was meant to follow: then the disk is the
         // reason, not the state.
         let owed = self.commit(Vec::new());
@@ -349,6 +353,7 @@ impl Core {
         }
         let wanted = self.wanted();
         if let Some(Running { background: Some(key), stop, .. }) = &self.job
+            && !key.starts_with(jobs::OUTSIDE)
             && wanted.as_ref().and_then(JobKind::background).as_ref() != Some(key)
         {
             stop.cancel();

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use crate::plan::{Action, Bisect, Decision, Step, Target, plan_key};
-use crate::session::{Event, Phase, Proposer, Utterance};
+use crate::session::{Event, Feed, Phase, Proposer, Utterance};
 use crate::words::counted;
 
 /// The jobs a host runs, one at a time.
@@ -27,6 +27,10 @@ pub enum JobKind {
     Search {
         unasked: Option<String>,
     },
+    /// Build a plan that a program outside asks about and try it: anything else goes before it.
+    Try {
+        actions: Vec<(Target, Action)>,
+    },
     /// Find the decision of a plan that costs most.
     Bisect {
         actions: Vec<(Target, Action)>,
@@ -44,6 +48,9 @@ pub enum JobKind {
     },
 }
 
+/// What is done for a program outside is known by a key that begins so.
+pub const OUTSIDE: &str = "outside ";
+
 /// The job whose levels can be asked for while it goes on.
 pub const CONTROLLER: &str = "controller";
 
@@ -56,7 +63,7 @@ impl JobKind {
             JobKind::Sense => "sensitivity",
             JobKind::Propose(Proposer::Planner) => "planner",
             JobKind::Propose(Proposer::Agents) => "agents",
-            JobKind::Rehearse { .. } => "rehearsal",
+            JobKind::Rehearse { .. } | JobKind::Try { .. } => "rehearsal",
             JobKind::Search { .. } => "search",
             JobKind::Bisect { .. } => "bisect",
             JobKind::Control { .. } => CONTROLLER,
@@ -72,6 +79,7 @@ impl JobKind {
         match self {
             JobKind::Rehearse { actions, asked: false } => Some(plan_key(actions)),
             JobKind::Search { unasked } => unasked.clone(),
+            JobKind::Try { actions } => Some(format!("{OUTSIDE}{}", plan_key(actions))),
             _ => None,
         }
     }
@@ -134,7 +142,7 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             }
             propose(engine, by, llm, job)
         }
-        JobKind::Rehearse { actions, .. } => {
+        JobKind::Rehearse { actions, .. } | JobKind::Try { actions } => {
             baseline(engine, job)?;
             engine.rehearse(&*job.state()?, &actions, job)
         }
@@ -207,7 +215,15 @@ fn anchor(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
 
 /// Tries the plan, then without parts of it, and says in the planner's name which decision costs most. What was tried before is not tried again.
 fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<(), JobError> {
-    let actions: Vec<(Target, Action)> = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+    let forecaster = job.state()?.forecaster();
+    // Back to what a layer is in anyway is no change.
+    let idle = |one: &(Target, Action)| {
+        let Some(f) = forecaster.as_ref().filter(|_| matches!(one.1, Action::Precision { .. })) else { return false };
+        let (one, base) = (std::slice::from_ref(one), f.costs.base());
+        f.harm(one) == (0.0, 0) && f.costs.cost(one).is_ok_and(|c| c.bytes == base.bytes && c.macs == base.macs)
+    };
+    let changes = actions.iter().filter(|one| one.1 != Action::Keep && !idle(one));
+    let actions: Vec<(Target, Action)> = changes.cloned().collect();
     let most = actions.len().next_power_of_two().ilog2() as usize + 2;
     let mut made = 0;
     let mut change = |actions: &[(Target, Action)]| -> Result<f64, JobError> {
@@ -227,10 +243,20 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
         })
     };
     let whole = change(&actions)?;
-    let forecaster = job.state()?.forecaster();
     let harm: Vec<f64> =
         actions.iter().map(|one| forecaster.as_ref().map_or(0.0, |f| f.harm(std::slice::from_ref(one)).0)).collect();
-    let Some(mut bisect) = Bisect::new(&harm, whole) else { return Ok(()) };
+    let nothing = |text: String| {
+        job.say(Feed::Log { level: "info".to_owned(), text });
+        Ok(())
+    };
+    let Some(mut bisect) = Bisect::new(&harm, whole).filter(|_| whole < 0.0) else {
+        let words = if actions.len() < 2 {
+            "there are no two decisions that change anything"
+        } else {
+            "the plan loses nothing that held-back data could tell"
+        };
+        return nothing(format!("{words}: nothing to look for"));
+    };
     let found = loop {
         match bisect.step() {
             Step::Found(found) => break found,
@@ -246,19 +272,28 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
     let (target, action) = &actions[found.at];
     let metric = state.metric();
     let (gives, lost) = (found.gives, -found.whole);
+    // The same figures as everywhere: what held-back data showed, as far as that speaks for new data.
+    let forecaster = state.forecaster();
+    let without: Vec<_> = actions.iter().filter(|(t, _)| t != target).cloned().collect();
+    let shown = |plan: &[(Target, Action)]| {
+        let quality = forecaster.as_ref().map(|f| f.quality(plan)).unwrap_or_default();
+        format!("{} {}", metric.change_words(quality.value), metric.range_words(quality.low, quality.high))
+    };
     let ends = if gives <= 0.0 {
         "none of them costs anything that these trials could tell"
-    } else if lost > 0.0 && gives > 0.5 * lost {
+    } else if lost > 0.0 && gives > 2.0 / 3.0 * lost {
         "most of the loss is there"
     } else {
         "no single decision has most of the loss"
     };
     let words = format!(
-        "The {} come to {} on held-back {}s. Without {target} ({}) they come to {}: {ends}. Found by {}.",
+        "The {} come to {}, and without {target} ({}) to {}. On held-back {}s alone that is {} and {}: {ends}. Found by {}.",
         counted(actions.len(), "decision"),
-        metric.change_words(found.whole),
-        metric.item,
+        shown(&actions),
         crate::session::action_text(action),
+        shown(&without),
+        metric.item,
+        metric.change_words(found.whole),
         metric.change_words(found.whole + gives),
         counted(found.trials, "trial"),
     );

@@ -267,7 +267,7 @@ impl World {
         }
         let command = match self.rng.random_range(0..100) {
             0..8 => return self.propose(),
-            8..12 => self.from_outside(),
+            8..12 => self.outsider(),
             12..24 => Command::Decide { target: self.target(), action: self.action() },
             24..32 => {
                 let Some(&id) = self.ids().first() else { return };
@@ -296,7 +296,7 @@ impl World {
     }
 
     /// What a program outside may send.
-    fn from_outside(&mut self) -> Command {
+    fn outsider(&mut self) -> Command {
         let mut one = || (self.target(), self.action());
         let by = String::new();
         match one() {

@@ -1,6 +1,6 @@
 //! The session as it is now, and what is sent to it: a client of its host that folds events as they come.
 //!
-//! Invariant: it never has the pen. A host that ended is started again by the next request, as `paring attach` does.
+//! Invariant: it never has the pen. The first request starts a host where none runs, as `paring attach` does; one that ended later stays so.
 
 use crate::agent::clean;
 use crate::host::client::{Client, Messages};
@@ -22,7 +22,11 @@ pub struct Seen {
     /// Jobs that ended since this client came.
     pub ended: u64,
     pub gone: bool,
+    /// The newest warning.
+    pub warned: Option<String>,
 }
+
+const GONE: &str = "the session's host ended meanwhile; hint: the engineer starts it again (`paring attach`)";
 
 type Waiters = Arc<Mutex<HashMap<u64, oneshot::Sender<Result<(), String>>>>>;
 
@@ -67,7 +71,14 @@ impl Live {
         if let Some(known) = link.as_ref().filter(|l| !l.seen.borrow().gone && l.name == name) {
             return Ok(known.clone());
         }
+        let again = link.is_some();
         let name = clean::line(name, 60);
+        // Who stopped it meant it.
+        if again && !lifecycle::is_running(&self.place) {
+            return Err(
+                "the session's host was stopped, or ended; hint: the engineer starts it (`paring attach`)".to_owned()
+            );
+        }
         let (client, messages) =
             lifecycle::attach(&self.place, &name, true, |_| {}).await.map_err(|e| format!("{e:#}"))?;
         let (tx, mut seen) = watch::channel(Seen::default());
@@ -121,20 +132,26 @@ impl Live {
     /// In words: it failed, was cut short, or takes longer than `most`.
     pub async fn tried(&self, name: &str, actions: &[(Target, Action)], most: Duration) -> Result<Arc<State>, String> {
         let mut seen = self.linked(name).await?.seen;
-        let ended = seen.borrow().ended;
+        let (ended, warned) = {
+            let now = seen.borrow();
+            (now.ended, now.warned.clone())
+        };
         let done = seen.wait_for(|s| s.gone || s.ended > ended || trial(&s.state, actions).is_some());
         let seen = match tokio::time::timeout(most, done).await {
             Ok(Ok(seen)) => seen.clone(),
-            Ok(Err(_)) => return Err("the session's host is gone; hint: try again".to_owned()),
+            Ok(Err(_)) => return Err(GONE.to_owned()),
             Err(_) => {
                 let s = most.as_secs();
                 return Err(format!("it takes longer than {s} s and goes on; hint: `frontier` has it once it is done"));
             }
         };
-        match (trial(&seen.state, actions), &seen.state.failure) {
+        match (trial(&seen.state, actions), &seen.warned) {
             (Some(_), _) => Ok(seen.state),
-            (None, Some(why)) => Err(why.clone()),
-            (None, None) => Err("it was cut short: something else went before it; hint: try again".to_owned()),
+            (None, _) if seen.gone => Err(GONE.to_owned()),
+            (None, Some(why)) if seen.warned != warned => Err(why.clone()),
+            (None, _) => {
+                Err("it was cut short: something of the engineer's went before it; hint: try again".to_owned())
+            }
         }
     }
 
@@ -143,7 +160,8 @@ impl Live {
         let mut seen = self.linked(name).await?.seen;
         let done = seen.wait_for(|s| s.gone || s.state.notes.len() > round_notes);
         Ok(match tokio::time::timeout(most, done).await {
-            Ok(Ok(seen)) => seen.state.notes.last().filter(|_| !seen.gone).map(|(_, text)| text.clone()),
+            Ok(Ok(seen)) if seen.gone => return Err(GONE.to_owned()),
+            Ok(Ok(seen)) => seen.state.notes.last().map(|(_, text)| text.clone()),
             _ => None,
         })
     }
@@ -169,6 +187,9 @@ async fn follow(mut messages: Messages, tx: watch::Sender<Seen>, waiters: Waiter
             HostMsg::Welcome { state, .. } => tx.send_modify(|s| s.state = Arc::new(*state)),
             HostMsg::Event { record } => tx.send_modify(|s| Arc::make_mut(&mut s.state).apply(&record)),
             HostMsg::Feed { feed: Feed::JobEnd { .. } } => tx.send_modify(|s| s.ended += 1),
+            HostMsg::Feed { feed: Feed::Log { level, text } } if level == "warn" => {
+                tx.send_modify(|s| s.warned = Some(text));
+            }
             HostMsg::Reply { id, result } => {
                 if let Some(waiter) = lock(&waiters).remove(&id) {
                     drop(waiter.send(result));

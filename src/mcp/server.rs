@@ -118,12 +118,16 @@ impl Server {
             .filter(mine)
             .map(|d| json!({ "id": d.id.0, "target": d.target.to_string(), "action": d.action }))
             .collect();
+        let displaced: Vec<Value> = (before.open().into_iter())
+            .filter(|d| after.decisions.iter().any(|n| n.id.0 >= before.next_decision && n.target == d.target))
+            .map(|d| json!({ "target": d.target.to_string(), "author": d.author.to_string() }))
+            .collect();
         let there = |t: &Target| after.decisions.iter().any(|d| d.id.0 >= before.next_decision && d.target == *t);
         let passed: Vec<String> = (plan.drafts.iter().filter(|d| !there(&d.target)))
             .map(|d| format!("`{}` stands as the engineer has it", d.target.name()))
             .collect();
         Ok(
-            json!({ "waiting_for_the_engineer": waiting, "passed_over": passed, "refused": plan.errors, "changed": plan.remarks }),
+            json!({ "waiting_for_the_engineer": waiting, "in_the_place_of": displaced, "passed_over": passed, "refused": plan.errors, "changed": plan.remarks }),
         )
     }
 
@@ -133,7 +137,9 @@ impl Server {
         self.live.command(by, Command::Ask { question, by: String::new() }).await?;
         let wait = Duration::from_secs(asked.count("wait_s", 120, 600) as u64);
         Ok(match self.live.note(by, notes, wait).await? {
-            Some(note) => json!({ "answer": clean::line(&note, 2_000) }),
+            Some(note) => {
+                json!({ "answer": clean::line(&note, 2_000), "hint": "it is the engineer's next note; it may have been meant for somebody else" })
+            }
             None => json!({ "answer": null, "hint": "nobody answered yet; `history` has notes that come later" }),
         })
     }
@@ -150,7 +156,11 @@ fn told_of_trial(state: &State, actions: &[(Target, Action)], remarks: &[String]
     let metric = state.metric();
     Ok(json!({
         "rehearsed": true, "changed": remarks,
-        "quality": { "metric": metric.name, "unit": metric.change_unit, "value": f.quality.value, "low": f.quality.low, "high": f.quality.high, "rests_on": f.quality.basis.label() },
+        "quality": {
+            "metric": metric.name, "unit": metric.change_unit, "worse_is": tools::worse(&metric),
+            "change": tools::change(&metric, f.quality.value, f.quality.low, f.quality.high), "rests_on": f.quality.basis.label(),
+        },
+        "seen_on_held_back_data": { "items": tried.outcome.images, "change": metric.shown(tried.outcome.d_quality) },
         "latency": { "value": f.latency.value, "low": f.latency.low, "high": f.latency.high },
         "macs": f.macs.value, "memory": f.memory.value, "params": f.params.value,
     }))

@@ -1,10 +1,20 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
-use super::{Evaluation, Event, PassedOver, Phase, State};
+use super::{Evaluation, Event, OUTSIDE, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
 use crate::profile::Workload;
 use crate::task::Estimate;
 use crate::words::{self, counted};
+
+/// The beginning of what was said.
+fn brief(text: &str) -> String {
+    const MOST: usize = 100;
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(MOST) {
+        None => line.to_owned(),
+        Some((at, _)) => format!("{}…", &line[..at]),
+    }
+}
 
 /// One line about `event`, read against the state before it; `None` for events that a timeline need not show.
 pub fn describe(before: &State, event: &Event) -> Option<String> {
@@ -109,7 +119,11 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let about: Vec<String> =
                 tokens.into_iter().chain(utterance.interrupted.then(|| "interrupted".into())).collect();
             let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
-            format!("{} spoke{about}", utterance.role)
+            match utterance.role == OUTSIDE.name {
+                // Nobody knows it by its role.
+                true => format!("{}: {}", utterance.model, brief(&utterance.text)),
+                false => format!("{} spoke{about}", utterance.role),
+            }
         }
         Event::RunStarted { round, ids, .. } => {
             format!("round {round}: compressing with {}", counted(ids.len(), "new decision"))
@@ -125,7 +139,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let o = &trial.outcome;
             let (metric, views) = (before.metric(), counted(o.by_kind.len(), "view"));
             let said = metric.change_words(o.d_quality);
-            let said = format!("{what}: {said} on {views} of {}", metric.held_back(o.images));
+            let said = format!("{what}: {said} seen on {views} of {}", metric.held_back(o.images));
             match correction.as_ref().filter(|_| before.trials.correction.is_none()) {
                 Some(c) => format!("{said}; {c}"),
                 None => said,

@@ -18,7 +18,7 @@ const MOST_MEMBERS: usize = 60;
 
 /// The profile that is asked about: that of the model in force.
 fn measured(state: &State) -> Result<&Profile, String> {
-    state.profile().ok_or_else(|| "nothing is profiled yet; hint: the engineer profiles first (`p`)".to_owned())
+    state.profile().ok_or_else(|| "nothing is profiled yet; hint: the engineer profiles first (`P`)".to_owned())
 }
 
 /// No `kind` is called `name`; the nearest that is.
@@ -93,7 +93,7 @@ pub fn sensitivity(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
     let name = asked.text("target").unwrap_or_default();
     let all = &state.sensitivity;
     if all.curves.is_empty() {
-        return Err("no sensitivity is measured yet; hint: the engineer scans it (`s`)".to_owned());
+        return Err("no sensitivity is measured yet; hint: the engineer scans it (`W`)".to_owned());
     }
     fn named(t: &SensTarget) -> &str {
         match t {
@@ -108,7 +108,7 @@ pub fn sensitivity(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
                 SensTarget::Block(_) => ("remove_block", None),
             };
             let points: Vec<Value> = (c.points.iter())
-                .map(|p| json!({ "ratio": p.ratio, "kl_nats": p.kl, "d_loss": p.d_loss, "d_quality": p.d_quality }))
+                .map(|p| json!({ "ratio": p.ratio, "kl_nats": p.kl, "d_loss": p.d_loss, "change": state.metric().shown(p.d_quality) }))
                 .collect();
             json!({ "action": what, "precision": precision, "items": c.images, "points": points })
         })
@@ -116,8 +116,8 @@ pub fn sensitivity(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
     match curves.is_empty() {
         true => Err(unknown("scanned target", name, all.curves.iter().map(|c| named(&c.target)))),
         false => Ok(json!({
-            "target": name, "of": "calibration data, each change alone; d_quality in the metric's unit, negative for worse",
-            "metric": state.metric().name, "base_loss": all.base_loss, "base_score": all.base_score, "curves": curves,
+            "target": name, "of": "calibration data, each change alone",
+            "metric": state.metric().name, "worse_is": super::worse(&state.metric()), "base_loss": all.base_loss, "base_score": state.metric().value(all.base_score), "curves": curves,
         })),
     }
 }
@@ -126,7 +126,7 @@ pub fn ladder(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
     let name = asked.text("layer").unwrap_or_default();
     let Some(ladder) = state.ladders.iter().find(|l| l.layer == name) else {
         return Err(match state.ladders.is_empty() {
-            true => "no ladder is measured yet; hint: the engineer profiles first (`p`)".to_owned(),
+            true => "no ladder is measured yet; hint: the engineer profiles first (`P`)".to_owned(),
             false => unknown("layer with a ladder", name, state.ladders.iter().map(|l| l.layer.as_str())),
         });
     };

@@ -3,6 +3,7 @@
 use super::Asked;
 use crate::agent::validate::{self, Draft, SearchSpace, Validated};
 use crate::agent::{clean, critic};
+use crate::plan::planner::same_plan;
 use crate::plan::{Action, Basis, Estimate, Limit, PlanForecast, Target, same_cut};
 use crate::session::{OUTSIDE, Round, Standing, State};
 use crate::task::Metric;
@@ -10,6 +11,8 @@ use serde_json::{Map, Value, json};
 
 /// Lines of one answer at most, of each kind.
 const MOST: usize = 400;
+/// Decisions of one plan that was tried.
+const MOST_TOLD: usize = 64;
 /// Utterances and notes that history tells.
 const MOST_SAID: usize = 20;
 
@@ -47,9 +50,32 @@ pub fn wanted(list: &[Value], on: &str, state: &State) -> Result<Wanted, String>
     let mut actions = of_words(on, state);
     for d in &drafts {
         actions.retain(|(t, _)| *t != d.target);
-        actions.push((d.target.clone(), d.action.clone()));
+        actions.push((d.target.clone(), units(&d.target, &d.action, state)));
     }
-    Ok(Wanted { drafts, actions, errors, remarks })
+    Ok(Wanted { drafts, actions: as_tried(actions, state), errors, remarks })
+}
+
+/// A cut with the units that stay, where the session has chosen them for the same cut before: they belong to what a plan is known by.
+fn units(target: &Target, action: &Action, state: &State) -> Action {
+    let chosen = |(t, a): &(Target, Action)| {
+        let same =
+            t == target && matches!(a, Action::Prune { kept, .. } if !kept.is_empty()) && same_cut(a, action, 1e-3);
+        same.then(|| a.clone())
+    };
+    let decided = state.decisions.iter().rev().find_map(|d| chosen(&d.planned()));
+    let tried = || state.trials.list.iter().rev().flat_map(|t| &t.actions).find_map(chosen);
+    match action {
+        Action::Prune { .. } => decided.or_else(tried).unwrap_or_else(|| action.clone()),
+        other => other.clone(),
+    }
+}
+
+/// The plan as it was tried, if it was, whichever units its cuts keep.
+fn as_tried(actions: Vec<(Target, Action)>, state: &State) -> Vec<(Target, Action)> {
+    match state.trials.list.iter().rev().find(|t| same_plan(&t.actions, &actions)) {
+        Some(t) => t.actions.clone(),
+        None => actions,
+    }
 }
 
 /// The plan that a word stands for; everything else is the original.
@@ -66,9 +92,27 @@ fn of_words(word: &str, state: &State) -> Vec<(Target, Action)> {
 fn plan_in(asked: &Asked<'_>, name: &str, state: &State) -> Result<Wanted, String> {
     match asked.value(name) {
         Some(Value::String(word)) => Ok(Wanted { actions: of_words(word, state), ..Wanted::default() }),
-        Some(Value::Array(list)) => wanted(list, asked.text("on").unwrap_or("approved"), state),
+        Some(Value::Array(list)) => {
+            let plan = wanted(list, asked.text("on").unwrap_or("approved"), state)?;
+            match plan.errors.first() {
+                // Nothing of it is left: a forecast would be of something else.
+                Some(error) if plan.drafts.is_empty() => Err(error.clone()),
+                _ => Ok(plan),
+            }
+        }
         _ => Err(format!("`{name}` is missing")),
     }
+}
+
+/// A change of the metric in its own direction, as everything else in the program shows it.
+pub fn change(metric: &Metric, value: f64, low: f64, high: f64) -> Value {
+    let (low, high) = metric.shown_range(low, high);
+    json!({ "value": metric.shown(value), "low": low, "high": high })
+}
+
+/// Which way a metric gets worse.
+pub fn worse(metric: &Metric) -> &'static str {
+    if metric.scale < 0.0 { "higher" } else { "lower" }
 }
 
 fn range(e: Estimate) -> Value {
@@ -84,8 +128,8 @@ fn foretold(f: &PlanForecast, state: &State) -> Value {
     json!({
         "latency": range(f.latency), "macs": f.macs.value, "memory": f.memory.value, "params": f.params.value,
         "quality": {
-            "metric": metric.name, "unit": metric.change_unit,
-            "change": known.then(|| json!({ "value": f.quality.value, "low": f.quality.low, "high": f.quality.high })),
+            "metric": metric.name, "unit": metric.change_unit, "worse_is": worse(&metric),
+            "change": known.then(|| change(&metric, f.quality.value, f.quality.low, f.quality.high)),
             "range_holds_in": f.quality.coverage, "rests_on": f.quality.basis.label(),
         },
         "actions_nobody_measured": f.forecast.unmeasured,
@@ -95,7 +139,7 @@ fn foretold(f: &PlanForecast, state: &State) -> Value {
 }
 
 fn forecasts(state: &State, actions: &[(Target, Action)]) -> Result<Value, String> {
-    let forecaster = state.forecaster().ok_or("nothing is profiled yet; hint: the engineer profiles first (`p`)")?;
+    let forecaster = state.forecaster().ok_or("nothing is profiled yet; hint: the engineer profiles first (`P`)")?;
     Ok(foretold(&forecaster.actions(actions), state))
 }
 
@@ -138,6 +182,7 @@ fn short(action: Action) -> Action {
 
 pub fn plan(state: &State) -> Result<Value, String> {
     let card = state.card.as_ref().ok_or("no session is open")?;
+    let metric = state.metric();
     let row = |(target, here): &(&Target, crate::session::Planned<'_>)| {
         let d = here.shown()?;
         let (standing, since) = match here.standing() {
@@ -151,7 +196,7 @@ pub fn plan(state: &State) -> Result<Value, String> {
             Standing::RolledBack => ("rolled_back", None),
         };
         let forecast = d.forecast.map(|f| {
-            json!({ "latency_ms": range(f.d_latency_ms), "macs": f.d_macs, "params": f.d_params, "bytes": f.d_bytes, "quality": range(f.d_quality) })
+            json!({ "latency_ms": range(f.d_latency_ms), "macs": f.d_macs, "params": f.d_params, "bytes": f.d_bytes, "quality": change(&metric, f.d_quality.value, f.d_quality.low, f.d_quality.high) })
         });
         Some(json!({
             "id": d.id.0, "target": target.to_string(), "action": short(d.action.clone()), "standing": standing,
@@ -167,7 +212,7 @@ pub fn plan(state: &State) -> Result<Value, String> {
     Ok(json!({
         "model": clean::line(&card.model.name, 80), "family": format!("{:?}", card.model.family), "device": clean::line(&card.device, 80),
         "evaluated_on": clean::line(&card.data.name, 80), "calibrated_on": clean::line(&card.calib.name, 80), "batch": card.batch,
-        "metric": state.metric().name, "original": state.baseline().map(|e| e.metrics.score),
+        "metric": metric.name, "worse_is": worse(&metric), "original": state.baseline().map(|e| metric.value(e.metrics.score)),
         "budget": state.budget.to_string(), "round": state.round, "phase": state.phase,
         "decisions": rows, "left_out": left_out,
         "if_all_open_were_approved": whole(state.shown_actions()),
@@ -179,10 +224,9 @@ pub fn plan(state: &State) -> Result<Value, String> {
 fn round(r: &Round, state: &State, metric: &Metric) -> Option<Value> {
     let (e, base) = (r.evaluation.as_ref()?, state.baseline()?);
     let over = |a: u64, b: u64| (b > 0).then(|| a as f64 / b as f64);
-    let change =
-        r.verdict.as_ref().map(|v| json!({ "value": v.d_quality, "low": v.d_quality_low, "high": v.d_quality_high }));
+    let change = r.verdict.as_ref().map(|v| change(metric, v.d_quality, v.d_quality_low, v.d_quality_high));
     Some(json!({
-        "round": r.number, "metric": metric.name, "score": e.metrics.score, "change": change,
+        "round": r.number, "metric": metric.name, "score": metric.value(e.metrics.score), "change": change,
         "latency": e.latency().map(|l| json!({ "value": l.value, "low": l.low, "high": l.high })),
         "latency_in_doubt": e.doubt.map(|d| d.to_string()),
         "macs": over(e.macs.conv_linear, base.macs.conv_linear), "memory": over(e.weight_bytes, base.weight_bytes),
@@ -198,8 +242,16 @@ pub fn frontier(state: &State) -> Result<Value, String> {
     let forecaster = state.forecaster();
     let trial = |t: &crate::plan::Trial| {
         let f = forecaster.as_ref()?.actions(&t.actions);
-        let changes = t.actions.iter().filter(|(_, a)| *a != Action::Keep).count();
-        Some(json!({ "changes": changes, "made_to_learn_from": t.anchor, "forecast": foretold(&f, state) }))
+        let changes: Vec<_> = t.actions.iter().filter(|(_, a)| *a != Action::Keep).collect();
+        let told: Vec<Value> = (changes.iter().take(MOST_TOLD))
+            .map(|(target, action)| json!({ "target": target.to_string(), "action": short(action.clone()) }))
+            .collect();
+        let o = &t.outcome;
+        Some(json!({
+            "changes": changes.len(), "decisions": told, "left_out": changes.len().saturating_sub(MOST_TOLD), "made_to_learn_from": t.anchor,
+            "seen_on_held_back_data": { "items": o.images, "change": metric.shown(o.d_quality) },
+            "forecast": foretold(&f, state),
+        }))
     };
     let tried: Vec<Value> = state.trials.list.iter().filter_map(trial).collect();
     Ok(

@@ -58,9 +58,24 @@ pub fn offer(state: &State, desk: &dyn Desk, offer: Offer) -> Result<Effect, Str
         d.forecast = forecaster.as_ref().map(|f| f.decision(d));
     }
     let proposed = admit(state, desk, fit);
-    let mut events = vec![said(state, &offer.by, clean::cut(&clean::text(&offer.summary), SUMMARY))];
+    // What somebody else proposed there gives way; that is said.
+    let new: Vec<&Target> = proposed.iter().filter_map(decisions_of).flatten().map(|d| &d.target).collect();
+    let gone = state.open().into_iter().filter(|d| new.contains(&&d.target) && d.author != author).count();
+    let mut text = clean::line(&offer.summary, SUMMARY);
+    if gone > 0 {
+        let gone = crate::words::counted(gone, "open proposal");
+        text = format!("{text} (in the place of {gone} of others)").trim().to_owned();
+    }
+    let mut events = vec![said(state, &offer.by, text)];
     events.extend(proposed);
     Ok(Effect::events(events))
+}
+
+fn decisions_of(event: &Event) -> Option<&Vec<Decision>> {
+    match event {
+        Event::Proposed { decisions } => Some(decisions),
+        _ => None,
+    }
 }
 
 pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by: &str) -> Result<Effect, String> {
@@ -78,20 +93,22 @@ pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by:
     }
     carried_out(&fit, desk)?;
     let what = crate::words::counted(fit.len(), "decision");
-    tracing::info!(by = clean::line(by, NAME), what, "rehearsal asked for from outside");
-    let then = match state.trials.of(&fit) {
-        Some(_) => Then::Nothing,
-        None => Then::Start(JobKind::Rehearse { actions: fit, asked: true }),
-    };
-    Ok(Effect { events: Vec::new(), then })
+    if state.trials.of(&fit).is_some() {
+        return Ok(Effect::events([]));
+    }
+    let events = vec![said(state, by, format!("has a plan of {what} tried on held-back data"))];
+    Ok(Effect { events, then: Then::Start(JobKind::Try { actions: fit }) })
 }
 
 pub fn ask(state: &State, question: &str, by: &str) -> Result<Effect, String> {
-    let question = clean::cut(clean::text(question).trim(), SUMMARY);
+    // On one line, so that nothing in it looks like somebody else's turn.
+    let question = clean::line(question, SUMMARY);
     if question.is_empty() {
         return Err("the question is empty; hint: ask something".to_owned());
     }
-    Ok(Effect::events([said(state, by, format!("asks: {question}\n(`n` answers with a note)"))]))
+    let said = said(state, by, format!("asks: {question} the next note answers (`:note …`)"));
+    let then = Then::Say(format!("{} asks: {question} (`:note …` answers)", clean::line(by, NAME)));
+    Ok(Effect { events: vec![said], then })
 }
 
 pub fn looked(at: &str, by: &str) -> Result<Effect, String> {

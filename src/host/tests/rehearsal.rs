@@ -165,7 +165,7 @@ async fn a_bisect_finds_the_decision_that_costs_most_and_changes_nothing() {
     let said = |s: &State| s.utterances.iter().any(|u| u.text.contains("most of the loss is there"));
     r.until("what was found", said).await;
     let words = r.state.utterances.last().expect("said").text.clone();
-    assert!(words.contains("Without group b") && words.contains("3 decisions"), "{words}");
+    assert!(words.contains("without group b") && words.contains("3 decisions"), "{words}");
     // The plan, and without parts of it.
     assert!(r.state.trials.list.len() <= 4, "{}", r.state.trials.list.len());
     assert!(r.state.decisions.iter().all(|d| d.status == Status::Proposed));
@@ -173,7 +173,7 @@ async fn a_bisect_finds_the_decision_that_costs_most_and_changes_nothing() {
     // What was tried is not tried again.
     let tried = r.state.trials.list.len();
     r.ok(Command::Bisect).await;
-    r.until("said again", |s| s.utterances.iter().filter(|u| u.text.contains("Without group b")).count() == 2).await;
+    r.until("said again", |s| s.utterances.iter().filter(|u| u.text.contains("without group b")).count() == 2).await;
     assert_eq!(r.state.trials.list.len(), tried);
 }
 
@@ -195,7 +195,10 @@ async fn a_program_outside_proposes_and_rehearses_without_the_pen() {
     let new = r.state.decisions.last().expect("a decision").clone();
     assert_eq!((new.target, new.status), (target("b"), Status::Proposed));
     assert_eq!(new.author.to_string(), "outside/friend 7 (mcp)", "by the name that it greeted with");
-    assert_eq!(r.state.utterances.last().map(|u| u.text.as_str()), Some("[2Jbetter"));
+    assert_eq!(
+        r.state.utterances.last().map(|u| u.text.as_str()),
+        Some("[2Jbetter (in the place of 1 open proposal of others)")
+    );
     // What cannot stand is refused whole; so is nothing at all, and too much.
     for (decisions, why) in [
         (vec![(target("z"), prune(0.5), String::new())], "no `group z`"),
@@ -209,12 +212,26 @@ async fn a_program_outside_proposes_and_rehearses_without_the_pen() {
     outside.command(Command::Try { actions: plan.clone(), by: String::new() }).await.expect("it is tried");
     r.until("the trial", |s| s.trials.list.iter().any(|t| t.actions.len() == 1)).await;
     r.idle().await;
+    // While one goes on, another waits; the engineer's run does not.
+    r.gate(Some(Gate::Rehearse));
+    let other = vec![(target("c"), prune(0.5))];
+    outside.command(Command::Try { actions: other.clone(), by: String::new() }).await.expect("it begins");
+    let again = outside.command(Command::Try { actions: vec![(target("c"), prune(0.625))], by: String::new() }).await;
+    assert!(again.expect_err("one at a time").to_string().contains("being tried"));
+    r.ok(Command::Run).await;
+    r.gate(None);
+    r.until("verdict", |s| s.phase == Phase::Verdict).await;
+    assert!(r.state.trials.of(&other).is_none(), "it gave way");
+    r.idle().await;
+    r.ok(Command::Accept).await;
+    r.until("the next round", |s| s.phase == Phase::Review && s.round == 2).await;
+    r.idle().await;
     let refused = outside.command(Command::Try { actions: vec![(target("c"), Action::Keep)], by: String::new() }).await;
     assert!(refused.expect_err("nothing").to_string().contains("changes nothing"));
     outside.command(Command::Ask { question: "why?\u{7}".into(), by: String::new() }).await.expect("asked");
     r.until("the question", |s| s.utterances.iter().any(|u| u.text.starts_with("asks: why?"))).await;
     assert!(outside.command(Command::Ask { question: " ".into(), by: String::new() }).await.is_err());
-    assert_eq!(r.state.pending().len(), 1, "only what the engineer approved");
+    assert!(r.state.pending().is_empty(), "nobody approved anything since");
 }
 
 /// A session that was decided on a CPU and goes on where a GPU is.
