@@ -134,6 +134,25 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
         (layer, group)
     });
     assert_eq!((decided(&home, "approved"), decided(&home, "vetoed"), decided(&home, "run_started")), (0, 0, 0));
+    // A question shows wherever the engineer is, and a note answers it.
+    t.press("2");
+    let asked = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            runtime.block_on(async {
+                let client = connect(&home, &[]).await;
+                let question = json!({ "question": "May the head stay as it is?", "wait_s": 300 });
+                let answer = call(&client, "ask_human", question).await.expect("an answer");
+                client.cancel().await.expect("it leaves");
+                answer
+            })
+        });
+        t.wait("asks: May the head stay");
+        t.press("m");
+        t.press("it may\r");
+        waits.join().expect("it was asked")
+    });
+    assert_eq!(asked["answer"], "it may", "{asked}");
+    t.press("1");
     let screen = t.wait("planning-friend 7");
     assert!(screen.contains("int8 for the largest"), "{screen}");
     assert!(!screen.contains('\u{1b}'), "{screen}");

@@ -19,8 +19,11 @@ pub enum Then {
     NextRound,
     Cancel,
     Llm(Llm),
-    /// For whoever watches.
-    Say(String),
+    /// For whoever watches: a question that waits, or a line in passing.
+    Say {
+        waits: bool,
+        text: String,
+    },
     /// What the controller's job decodes at.
     Level(Asked),
     TakePen,

@@ -307,7 +307,10 @@ impl Core {
                     job.stop.cancel();
                 }
             }
-            Then::Say(text) => self.feed(Feed::Log { level: "info".to_owned(), text }),
+            Then::Say { waits, text } => {
+                let level = if waits { "warn" } else { "info" };
+                self.feed(Feed::Log { level: level.to_owned(), text });
+            }
             Then::Llm(llm) => {
                 self.llm = llm;
                 let at = self.llm.words();

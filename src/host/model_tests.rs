@@ -148,7 +148,7 @@ impl World {
                 self.propose();
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Review }]);
             }
-            Then::Nothing | Then::Say(_) => {}
+            Then::Nothing | Then::Say { .. } => {}
             Then::Start(_) | Then::Cancel | Then::Llm(_) | Then::Level(_) | Then::TakePen | Then::Stop => {
                 panic!("not commanded here")
             }

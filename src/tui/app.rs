@@ -460,9 +460,11 @@ impl App {
             Feed::Machine(now) => self.machine = Some(now),
             Feed::Agents { at } => self.agents = at,
             Feed::Log { level, text } => {
-                if matches!(level.to_ascii_lowercase().as_str(), "warn" | "error") {
-                    self.say(Level::Warn, text);
-                }
+                let level = match level.to_ascii_lowercase().as_str() {
+                    "warn" | "error" => Level::Warn,
+                    _ => Level::Info,
+                };
+                self.say(level, text);
             }
         }
     }

@@ -107,11 +107,12 @@ pub fn ask(state: &State, question: &str, by: &str) -> Result<Effect, String> {
         return Err("the question is empty; hint: ask something".to_owned());
     }
     let said = said(state, by, format!("asks: {question} the next note answers (`:note …`)"));
-    let then = Then::Say(format!("{} asks: {question} (`:note …` answers)", clean::line(by, NAME)));
+    let text = format!("{} asks: {question} (`:note …` answers)", clean::line(by, NAME));
+    let then = Then::Say { waits: true, text };
     Ok(Effect { events: vec![said], then })
 }
 
 pub fn looked(at: &str, by: &str) -> Result<Effect, String> {
     let text = format!("{} looked at {}", clean::line(by, NAME), clean::line(at, LINE));
-    Ok(Effect { events: Vec::new(), then: Then::Say(text) })
+    Ok(Effect { events: Vec::new(), then: Then::Say { waits: false, text } })
 }
