@@ -572,10 +572,23 @@ impl App {
             Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
             Limit::KeepF32 => matches!(t, Target::Layer(_)),
         };
-        let target = self.list.current().and_then(|r| self.targets_of(r).into_iter().find(fits));
-        match target {
-            Some(target) => self.command(Command::Constrain { constraint: Constraint { target, limit, reason } }),
-            None => self.nothing("this row has nothing that could be bound so"),
+        // Whoever begins with a name means what is called so, not the row under the cursor.
+        let word = reason.split_whitespace().next().unwrap_or_default();
+        let layer = self.table.layers.iter().position(|l| l.name == word).map(RowRef::Layer);
+        let named = layer.or_else(|| self.table.blocks.iter().position(|b| b.name == word).map(RowRef::Block));
+        let reason = match named {
+            Some(_) => reason.trim_start().strip_prefix(word).unwrap_or_default().trim().to_owned(),
+            None => reason,
+        };
+        let target = named.or(self.list.current()).and_then(|r| self.targets_of(r).into_iter().find(fits));
+        let Some(target) = target else { return self.nothing("there is nothing that could be bound so") };
+        let bound = match limit {
+            Limit::Freeze => format!("{target}: nothing new here from now on"),
+            Limit::MaxRatio { ratio } => format!("{target}: at most {:.0} % of it may go", 100.0 * ratio),
+            Limit::KeepF32 => format!("{target}: stays f32"),
+        };
+        if self.sends(Command::Constrain { constraint: Constraint { target, limit, reason } }) {
+            self.say(Level::Good, bound);
         }
     }
 

@@ -220,6 +220,12 @@ fn session_keys() {
     let bound =
         Constraint { target: group("blocks.4.mlp.fc1"), limit: Limit::MaxRatio { ratio: 0.25 }, reason: "deep".into() };
     assert_eq!(sent(press(&mut app, ":max-ratio 25% deep<enter>")), [Command::Constrain { constraint: bound }]);
+    // Whoever names another row means that one, and is told which it was.
+    let bound =
+        Constraint { target: group("blocks.7.mlp.fc1"), limit: Limit::Freeze, reason: "the skip needs it".into() };
+    let typed = ":freeze blocks.7.mlp.fc1 the skip needs it<enter>";
+    assert_eq!(sent(press(&mut app, typed)), [Command::Constrain { constraint: bound }]);
+    assert!(text(&drawn(&mut app)).contains("group blocks.7.mlp.fc1: nothing new here"));
 }
 
 #[test]
