@@ -311,7 +311,8 @@ fn resolve(name: &str, verb: Verb, role: &Role, space: SearchSpace<'_>) -> Resul
     }
 }
 
-fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
+/// No `kind` is called `name`; the nearest that is.
+pub(super) fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let shown = clean::line(name, 80);
     let short: String = name.chars().take(200).collect();
     let near = known.map(|k| (strsim::normalized_damerau_levenshtein(k, &short), k)).max_by(|a, b| a.0.total_cmp(&b.0));

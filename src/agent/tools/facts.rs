@@ -1,7 +1,7 @@
 //! Answers about the network: its layers as measured, what targets can stand, how units hang together.
 
 use super::Asked;
-use crate::agent::clean;
+use crate::agent::validate::unknown;
 use crate::config::text::glob;
 use crate::plan::{Action, Target, max_ratio};
 use crate::profile::{LayerRow, Profile, SensTarget};
@@ -19,17 +19,6 @@ const MOST_MEMBERS: usize = 60;
 /// The profile that is asked about: that of the model in force.
 fn measured(state: &State) -> Result<&Profile, String> {
     state.profile().ok_or_else(|| "nothing is profiled yet; hint: the engineer profiles first (`P`)".to_owned())
-}
-
-/// No `kind` is called `name`; the nearest that is.
-pub(super) fn unknown<'a>(kind: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let shown = clean::line(name, 80);
-    let asked: String = name.chars().take(200).collect();
-    let near = known.map(|k| (strsim::normalized_damerau_levenshtein(k, &asked), k)).max_by(|a, b| a.0.total_cmp(&b.0));
-    match near {
-        Some((_, k)) => format!("no {kind} is named `{shown}`; hint: the nearest is `{k}`"),
-        None => format!("no {kind} is named `{shown}`, and there is none"),
-    }
 }
 
 pub fn layers(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
