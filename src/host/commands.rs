@@ -5,7 +5,7 @@ use super::desk::Desk;
 use super::engine::Llm;
 use super::jobs::{CONTROLLER, JobKind};
 use crate::control::Asked;
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, same_cut};
+use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, bare, same_cut};
 use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
 mod outside;
@@ -580,14 +580,6 @@ pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Ev
 /// The run under way has built a decision here: should it fail, that is approved as before, and nothing may be in its way.
 fn measured_now(state: &State, here: &Planned<'_>) -> bool {
     state.phase == Phase::Evaluate && here.in_force.is_some_and(|(_, since)| since == state.round)
-}
-
-/// The action without which units are kept: those are long, and picked by the host.
-fn bare(action: Action) -> Action {
-    match action {
-        Action::Prune { ratio, .. } => Action::Prune { ratio, kept: Vec::new() },
-        other => other,
-    }
 }
 
 fn known(state: &State, target: &Target) -> Result<(), String> {

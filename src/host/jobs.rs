@@ -245,17 +245,14 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
     let whole = change(&actions)?;
     let harm: Vec<f64> =
         actions.iter().map(|one| forecaster.as_ref().map_or(0.0, |f| f.harm(std::slice::from_ref(one)).0)).collect();
-    let nothing = |text: String| {
-        job.say(Feed::Log { level: "info".to_owned(), text });
-        Ok(())
-    };
     let Some(mut bisect) = Bisect::new(&harm, whole).filter(|_| whole < 0.0) else {
         let words = if actions.len() < 2 {
             "there are no two decisions that change anything"
         } else {
             "the plan loses nothing that held-back data could tell"
         };
-        return nothing(format!("{words}: nothing to look for"));
+        job.say(Feed::Log { level: "info".to_owned(), text: format!("{words}: nothing to look for") });
+        return Ok(());
     };
     let found = loop {
         match bisect.step() {
@@ -271,7 +268,7 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
     let state = job.state()?;
     let (target, action) = &actions[found.at];
     let metric = state.metric();
-    let (gives, lost) = (found.gives, -found.whole);
+    let gives = found.gives;
     // The same figures as everywhere: what held-back data showed, as far as that speaks for new data.
     let forecaster = state.forecaster();
     let without: Vec<_> = actions.iter().filter(|(t, _)| t != target).cloned().collect();
@@ -281,7 +278,7 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
     };
     let ends = if gives <= 0.0 {
         "none of them costs anything that these trials could tell"
-    } else if lost > 0.0 && gives > 2.0 / 3.0 * lost {
+    } else if gives > -2.0 / 3.0 * found.whole {
         "most of the loss is there"
     } else {
         "no single decision has most of the loss"
@@ -297,14 +294,7 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
         metric.change_words(found.whole + gives),
         counted(found.trials, "trial"),
     );
-    let utterance = Utterance {
-        round: state.round,
-        role: "planner".to_owned(),
-        model: "built-in".to_owned(),
-        tokens: words.split_whitespace().count() as u64,
-        text: words,
-        ..Utterance::default()
-    };
+    let utterance = Utterance::whole(state.round, "planner", "built-in", words);
     job.event(Event::Said { utterance: Box::new(utterance) })
 }
 

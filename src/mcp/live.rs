@@ -5,7 +5,8 @@
 use crate::agent::clean;
 use crate::host::client::{Client, Messages};
 use crate::host::lifecycle;
-use crate::plan::{Action, Target, Trial, same_cut};
+use crate::plan::planner::trial_of;
+use crate::plan::{Action, Target};
 use crate::session::{Command, Feed, HostMsg, Place, State};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -136,7 +137,7 @@ impl Live {
             let now = seen.borrow();
             (now.ended, now.warned.clone())
         };
-        let done = seen.wait_for(|s| s.gone || s.ended > ended || trial(&s.state, actions).is_some());
+        let done = seen.wait_for(|s| s.gone || s.ended > ended || trial_of(&s.state.trials, actions).is_some());
         let seen = match tokio::time::timeout(most, done).await {
             Ok(Ok(seen)) => seen.clone(),
             Ok(Err(_)) => return Err(GONE.to_owned()),
@@ -145,7 +146,7 @@ impl Live {
                 return Err(format!("it takes longer than {s} s and goes on; hint: `frontier` has it once it is done"));
             }
         };
-        match (trial(&seen.state, actions), &seen.warned) {
+        match (trial_of(&seen.state.trials, actions), &seen.warned) {
             (Some(_), _) => Ok(seen.state),
             (None, _) if seen.gone => Err(GONE.to_owned()),
             (None, Some(why)) if seen.warned != warned => Err(why.clone()),
@@ -165,19 +166,6 @@ impl Live {
             _ => None,
         })
     }
-}
-
-/// The trial of `actions`, whichever units were kept.
-pub fn trial<'a>(state: &'a State, actions: &[(Target, Action)]) -> Option<&'a Trial> {
-    let changes = |list: &[(Target, Action)]| list.iter().filter(|(_, a)| *a != Action::Keep).count();
-    let same = |t: &&Trial| {
-        changes(&t.actions) == changes(actions)
-            && actions
-                .iter()
-                .filter(|(_, a)| *a != Action::Keep)
-                .all(|(target, a)| t.actions.iter().any(|(other, b)| target == other && same_cut(a, b, 1e-3)))
-    };
-    state.trials.list.iter().rev().find(same)
 }
 
 /// Folds what comes until the host is gone.

@@ -1,8 +1,9 @@
 //! The protocol's requests over a session: which tools there are, calls of them, and two resources (report and journal).
 
-use super::live::{Live, trial};
+use super::live::Live;
 use crate::agent::clean;
 use crate::agent::tools::{self, ASK, Asked, Does, TOOLS, Tool, wanted};
+use crate::plan::planner::trial_of;
 use crate::plan::{Action, Target};
 use crate::session::{Command, Journal, OUTSIDE, Offer, State};
 use rmcp::model::{
@@ -85,7 +86,7 @@ impl Server {
         if let Some(error) = plan.errors.first() {
             return Err(error.clone());
         }
-        let known = trial(&state, &plan.actions).is_some();
+        let known = trial_of(&state.trials, &plan.actions).is_some();
         if !known && self.rehearsals.fetch_add(1, Ordering::Relaxed) >= self.limits.rehearsals {
             return Err(format!(
                 "{} rehearsals were made, which is all that this client may; hint: `forecast` costs nothing; `paring mcp --rehearsals`",
@@ -151,7 +152,7 @@ fn list<'a>(asked: &Asked<'a>) -> &'a [Value] {
 
 /// What a trial showed: the forecast that rests on it now.
 fn told_of_trial(state: &State, actions: &[(Target, Action)], remarks: &[String]) -> Result<Value, String> {
-    let tried = trial(state, actions).ok_or("it was tried, and is not kept any more; hint: try again")?;
+    let tried = trial_of(&state.trials, actions).ok_or("it was tried, and is not kept any more; hint: try again")?;
     let f = state.forecaster().ok_or("nothing is profiled yet")?.actions(&tried.actions);
     let metric = state.metric();
     Ok(json!({

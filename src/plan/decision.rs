@@ -121,6 +121,14 @@ impl Decision {
     }
 }
 
+/// The action without which units are kept: those are long, and picked by the host.
+pub fn bare(action: Action) -> Action {
+    match action {
+        Action::Prune { ratio, .. } => Action::Prune { ratio, kept: Vec::new() },
+        other => other,
+    }
+}
+
 /// The same but for exactly which units are kept: of two cuts only the ratios count, and may be so far `apart`.
 pub fn same_cut(a: &Action, b: &Action, apart: f64) -> bool {
     match (a, b) {

@@ -137,6 +137,14 @@ pub struct Utterance {
     pub interrupted: bool,
 }
 
+impl Utterance {
+    /// What was said in `round`, whole, by what counts its words for tokens.
+    pub fn whole(round: u32, role: &str, model: &str, text: String) -> Utterance {
+        let tokens = text.split_whitespace().count() as u64;
+        Utterance { round, role: role.to_owned(), model: model.to_owned(), text, tokens, ..Utterance::default() }
+    }
+}
+
 /// A model that was built ahead of its run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Built {

@@ -3,8 +3,8 @@
 use super::Asked;
 use crate::agent::validate::{self, Draft, SearchSpace, Validated};
 use crate::agent::{clean, critic};
-use crate::plan::planner::same_plan;
-use crate::plan::{Action, Basis, Estimate, Limit, PlanForecast, Target, same_cut};
+use crate::plan::planner::trial_of;
+use crate::plan::{Action, Basis, Estimate, Limit, PlanForecast, Target, bare, same_cut};
 use crate::session::{OUTSIDE, Round, Standing, State};
 use crate::task::Metric;
 use serde_json::{Map, Value, json};
@@ -72,7 +72,7 @@ fn units(target: &Target, action: &Action, state: &State) -> Action {
 
 /// The plan as it was tried, if it was, whichever units its cuts keep.
 fn as_tried(actions: Vec<(Target, Action)>, state: &State) -> Vec<(Target, Action)> {
-    match state.trials.list.iter().rev().find(|t| same_plan(&t.actions, &actions)) {
+    match trial_of(&state.trials, &actions) {
         Some(t) => t.actions.clone(),
         None => actions,
     }
@@ -163,21 +163,13 @@ pub fn compare(state: &State, asked: &Asked<'_>) -> Result<Value, String> {
     }
     let differ = |t: &&&Target| !same_cut(&of(&a, t), &of(&b, t), 1e-9);
     let rows: Vec<Value> = (targets.iter().filter(differ).take(MOST))
-        .map(|t| json!({ "target": t.to_string(), "a": short(of(&a, t)), "b": short(of(&b, t)) }))
+        .map(|t| json!({ "target": t.to_string(), "a": bare(of(&a, t)), "b": bare(of(&b, t)) }))
         .collect();
     Ok(json!({
         "differ": rows,
         "a": { "read": a.told(), "forecast": forecasts(state, &a.actions)? },
         "b": { "read": b.told(), "forecast": forecasts(state, &b.actions)? },
     }))
-}
-
-/// An action without the list of units that it keeps.
-fn short(action: Action) -> Action {
-    match action {
-        Action::Prune { ratio, .. } => Action::Prune { ratio, kept: Vec::new() },
-        other => other,
-    }
 }
 
 pub fn plan(state: &State) -> Result<Value, String> {
@@ -199,7 +191,7 @@ pub fn plan(state: &State) -> Result<Value, String> {
             json!({ "latency_ms": range(f.d_latency_ms), "macs": f.d_macs, "params": f.d_params, "bytes": f.d_bytes, "quality": change(&metric, f.d_quality.value, f.d_quality.low, f.d_quality.high) })
         });
         Some(json!({
-            "id": d.id.0, "target": target.to_string(), "action": short(d.action.clone()), "standing": standing,
+            "id": d.id.0, "target": target.to_string(), "action": bare(d.action.clone()), "standing": standing,
             "since_round": since, "author": d.author.to_string(), "why": clean::line(&d.rationale, 280), "forecast_alone": forecast,
             "frozen": here.frozen.map(|c| clean::line(&c.reason, 160)),
         }))
@@ -244,7 +236,7 @@ pub fn frontier(state: &State) -> Result<Value, String> {
         let f = forecaster.as_ref()?.actions(&t.actions);
         let changes: Vec<_> = t.actions.iter().filter(|(_, a)| *a != Action::Keep).collect();
         let told: Vec<Value> = (changes.iter().take(MOST_TOLD))
-            .map(|(target, action)| json!({ "target": target.to_string(), "action": short(action.clone()) }))
+            .map(|(target, action)| json!({ "target": target.to_string(), "action": bare(action.clone()) }))
             .collect();
         let o = &t.outcome;
         Some(json!({
@@ -272,7 +264,7 @@ pub fn history(state: &State) -> Result<Value, String> {
     let vetoes: Vec<Value> = vetoed
         .rev()
         .take(MOST)
-        .map(|(d, why)| json!({ "target": d.target.to_string(), "action": short(d.action.clone()), "author": d.author.to_string(), "reason": clean::line(why, 160) }))
+        .map(|(d, why)| json!({ "target": d.target.to_string(), "action": bare(d.action.clone()), "author": d.author.to_string(), "reason": clean::line(why, 160) }))
         .collect();
     let notes: Vec<Value> = state
         .notes

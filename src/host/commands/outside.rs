@@ -24,14 +24,7 @@ fn few(n: usize) -> Result<(), String> {
 }
 
 fn said(state: &State, by: &str, text: String) -> Event {
-    let utterance = Utterance {
-        round: state.round,
-        role: OUTSIDE.name.to_owned(),
-        model: clean::line(by, NAME),
-        tokens: text.split_whitespace().count() as u64,
-        text,
-        ..Utterance::default()
-    };
+    let utterance = Utterance::whole(state.round, OUTSIDE.name, &clean::line(by, NAME), text);
     Event::Said { utterance: Box::new(utterance) }
 }
 

@@ -87,15 +87,8 @@ impl Compute {
             job.say(Feed::Token { role: PLANNER.to_owned(), channel: Channel::Text, text: words.to_owned() });
         });
         job.say(Feed::TurnEnd { role: PLANNER.to_owned() });
-        let said = Utterance {
-            round: state.round,
-            role: PLANNER.to_owned(),
-            model: "built-in".to_owned(),
-            tokens: text.split_whitespace().count() as u64,
-            text,
-            seconds: began.elapsed().as_secs_f64(),
-            ..Utterance::default()
-        };
+        let seconds = began.elapsed().as_secs_f64();
+        let said = Utterance { seconds, ..Utterance::whole(state.round, PLANNER, "built-in", text) };
         (done, Event::Said { utterance: Box::new(said) })
     }
 

@@ -20,7 +20,7 @@ use crate::prune::Group;
 use crate::quant::{Precision, stored_bytes};
 use crate::task::Metric;
 pub use anchors::anchors;
-pub use rivals::{beats, same_plan};
+pub use rivals::{beats, same_plan, trial_of};
 use solve::{Candidate, LimitKind, Need, Problem, Solution, Stop};
 use std::cmp::Ordering;
 

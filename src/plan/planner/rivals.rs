@@ -25,7 +25,8 @@ pub fn same_plan(a: &[(Target, Action)], b: &[(Target, Action)]) -> bool {
     changes(a) == changes(b) && a.iter().filter(|(_, action)| *action != Action::Keep).all(has)
 }
 
-fn trial_of<'a>(trials: &'a Trials, plan: &[(Target, Action)]) -> Option<&'a Trial> {
+/// The newest trial of the same plan.
+pub fn trial_of<'a>(trials: &'a Trials, plan: &[(Target, Action)]) -> Option<&'a Trial> {
     trials.list.iter().rev().find(|t| same_plan(&t.actions, plan))
 }
 
