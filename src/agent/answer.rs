@@ -2,6 +2,7 @@
 //!
 //! Not here: where the chunks come from (`wire`). Invariant: what is handed on is all that ever leaves of an answer.
 
+use super::calls::{Call, Calls};
 use super::circles::Circles;
 use super::clean;
 use super::delta::{self, Part, ThinkSplitter};
@@ -35,6 +36,8 @@ pub struct Reply {
     /// Completion tokens by the server's count, or else the number of deltas.
     pub tokens: u64,
     pub cut: Option<Cut>,
+    /// What the model wants to know before it goes on.
+    pub calls: Vec<Call>,
 }
 
 /// What a chunk brought.
@@ -60,6 +63,7 @@ pub struct Answer<'a, F> {
     tokens: Option<u64>,
     circles: Circles,
     cut: Option<Cut>,
+    calls: Calls,
 }
 
 impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
@@ -78,6 +82,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             tokens: None,
             circles: Circles::default(),
             cut: None,
+            calls: Calls::default(),
         }
     }
 
@@ -92,6 +97,12 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
                         Channel::Text => self.think.push(&said),
                     };
                     self.give(apart).await;
+                }
+                Part::Call(piece) => {
+                    self.deltas += 1;
+                    // Arguments count as words: a flood of them ends as one of text does.
+                    self.room -= (piece.name.len() + piece.arguments.len()).min(self.room);
+                    self.calls.push(piece);
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
                 Part::Finish(why) if matches!(why.as_str(), "length" | "max_tokens") => self.cut = Some(Cut::Length),
@@ -134,6 +145,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         let (reasoning, text) = (self.reasoning.finish(), self.text.finish());
         self.hand_on(reasoning, Channel::Reasoning).await;
         self.hand_on(text, Channel::Text).await;
-        Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut }
+        let calls = self.calls.finish(|s| self.wire.mask.text(s));
+        Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut, calls }
     }
 }

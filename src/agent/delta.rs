@@ -2,6 +2,7 @@
 //!
 //! Nothing here rejects: a field that is missing, of another type or unknown is passed over.
 
+use super::calls::Piece;
 use crate::session::Channel;
 use serde_json::Value;
 
@@ -9,6 +10,8 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Part {
     Said(Channel, String),
+    /// A piece of a call.
+    Call(Piece),
     /// Completion tokens so far, by the server's count.
     Tokens(u64),
     /// The server's word for why it stopped; never interpreted beyond `length`.
@@ -60,6 +63,13 @@ pub fn parts(chunk: &Value) -> Vec<Part> {
                 None => {}
             }
             push(&mut out, Channel::Text, said.get("refusal").map(flat).unwrap_or_default());
+            let calls = match said.get("tool_calls") {
+                Some(Value::Array(list)) => list.as_slice(),
+                Some(one @ Value::Object(_)) => std::slice::from_ref(one),
+                _ => &[],
+            };
+            let old = said.get("function_call").filter(|c| c.is_object());
+            out.extend(calls.iter().chain(old).filter_map(Piece::of).map(Part::Call));
         }
         if let Some(text) = choice.get("text").and_then(Value::as_str) {
             push(&mut out, Channel::Text, text.to_owned());
@@ -217,7 +227,10 @@ mod tests {
             (json!({"error":null,"choices":[{"delta":{"content":"ok"}}]}), vec![t("ok")]),
             (json!({"error":"boom"}), vec![Part::Error(json!("boom"))]),
             (json!({"object":"error","message":"m"}), vec![Part::Error(json!({"object":"error","message":"m"}))]),
-            (json!({"choices":[{"delta":{"tool_calls":[{"type":"","function":{"arguments":{}}}]}}]}), vec![]),
+            (
+                json!({"choices":[{"delta":{"tool_calls":[{"type":"","function":{"name":"x","arguments":{}}}]}}]}),
+                vec![Part::Call(Piece { name: "x".into(), arguments: "{}".into(), whole: true, ..Piece::default() })],
+            ),
             (json!([{"choices":[{"delta":{"content":"l"}}]}]), vec![t("l")]),
             (json!(null), vec![]),
             (json!("junk"), vec![]),

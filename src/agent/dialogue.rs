@@ -4,12 +4,18 @@
 //! standing in, and the events say so; one repair round a role at most; decisions leave only validated; a cancelled
 //! run proposes nothing more.
 
+mod looks;
+
+use super::tools::Tool;
 use super::validate::{Draft, SearchSpace, Validated, validate};
-use super::{AGENTS, AgentInput, Cut, LlmError, Message, Outcome, clean, context, critic, delta, notice, proposal};
+use super::{
+    AGENTS, AgentInput, Call, Cut, LlmError, Message, Outcome, Reply, clean, context, critic, delta, notice, proposal,
+};
 use crate::plan::{Author, Decision, DecisionId, Status};
 use crate::session::{Channel, Event, Feed, ROLES, Role, Utterance};
 use crate::words::{counted, counted_as};
-use std::collections::BTreeMap;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, VecDeque};
 
 /// What happens to a dialogue.
 #[derive(Debug)]
@@ -21,10 +27,14 @@ pub enum DialogueInput {
     },
     /// No endpoint is set.
     NoEndpoint,
-    /// The answer ended; `tokens` by the server's count or ours.
+    /// The answer ended.
     Replied {
-        tokens: u64,
-        cut: Option<Cut>,
+        reply: Reply,
+        seconds: f64,
+    },
+    /// What a tool answers.
+    Called {
+        answer: Result<Value, String>,
         seconds: f64,
     },
     Failed {
@@ -45,9 +55,16 @@ pub enum Effect {
     Event(Event),
     /// Find out which model will be asked.
     Connect,
+    /// Ask the model, which may call these tools.
     Ask {
         role: &'static str,
         messages: Vec<Message>,
+        tools: Vec<&'static str>,
+    },
+    /// Have a tool answer.
+    Call {
+        tool: &'static str,
+        asked: Map<String, Value>,
     },
     /// Ask the planner.
     StandIn,
@@ -59,20 +76,43 @@ enum Stage {
     Idle,
     Connecting,
     Asking(Turn),
+    /// The first of these calls is being answered.
+    Looking(Turn, VecDeque<Call>),
     /// The planner is asked on behalf of these roles.
     StandingIn(Vec<&'static Role>),
     Done,
 }
 
-/// One answer in the making.
+/// One answer in the making, in as many replies as it takes to look things up.
 #[derive(Debug)]
 struct Turn {
     role: &'static Role,
     messages: Vec<Message>,
+    /// Of the newest reply.
     reasoning: String,
     text: String,
+    /// Of the replies before it, with what was looked up.
+    said: Said,
     /// In the repair round: what stood after the first answer.
     repairing: Option<Validated>,
+    /// Calls that were answered.
+    looked: usize,
+}
+
+/// What is kept of a turn's earlier replies.
+#[derive(Debug, Default)]
+struct Said {
+    reasoning: String,
+    text: String,
+    tokens: u64,
+    seconds: f64,
+}
+
+impl Turn {
+    fn new(role: &'static Role, messages: Vec<Message>, repairing: Option<Validated>) -> Turn {
+        let (reasoning, text) = (String::new(), String::new());
+        Turn { role, messages, reasoning, text, said: Said::default(), repairing, looked: 0 }
+    }
 }
 
 /// Characters of an earlier role's words that go into a later prompt.
@@ -99,6 +139,10 @@ pub struct Dialogue {
     planner_spoke: bool,
     /// Why the planner has to stand in, for the transcript.
     because: String,
+    /// The server refused tools.
+    no_tools: bool,
+    /// Plans that were tried for the roles.
+    rehearsed: usize,
     outcome: Outcome,
     /// What is wanted done, until it is handed over.
     out: Vec<Effect>,
@@ -118,6 +162,8 @@ impl Dialogue {
             planner: None,
             planner_spoke: false,
             because: String::new(),
+            no_tools: false,
+            rehearsed: 0,
             outcome: Outcome::default(),
             out: Vec::new(),
         }
@@ -145,8 +191,9 @@ impl Dialogue {
                 self.say(AGENTS, &error.to_string());
                 self.give_up(None);
             }
-            (Stage::Asking(turn), DialogueInput::Replied { tokens, cut, seconds }) => {
-                self.replied(turn, tokens, cut, seconds);
+            (Stage::Asking(turn), DialogueInput::Replied { reply, seconds }) => self.replied(turn, reply, seconds),
+            (Stage::Looking(turn, left), DialogueInput::Called { answer, seconds }) => {
+                self.called(turn, left, answer, seconds);
             }
             (Stage::Asking(turn), DialogueInput::Failed { error, seconds }) => self.failed(turn, error, seconds),
             (Stage::StandingIn(roles), DialogueInput::StoodIn(answer)) => {
@@ -155,18 +202,19 @@ impl Dialogue {
             }
             (Stage::Done, _) => self.step = Stage::Done,
             (step, DialogueInput::Cancelled { seconds }) => {
-                if let Stage::Asking(turn) = step {
+                if let Stage::Asking(turn) | Stage::Looking(turn, _) = step {
                     self.spoken(&turn, 0, seconds, true);
                 }
                 self.outcome.cancelled = true;
                 self.done();
             }
             (
-                step @ (Stage::Idle | Stage::Connecting | Stage::Asking(_) | Stage::StandingIn(_)),
+                step @ (Stage::Idle | Stage::Connecting | Stage::Asking(_) | Stage::Looking(..) | Stage::StandingIn(_)),
                 DialogueInput::Start
                 | DialogueInput::Connected { .. }
                 | DialogueInput::NoEndpoint
                 | DialogueInput::Replied { .. }
+                | DialogueInput::Called { .. }
                 | DialogueInput::Failed { .. }
                 | DialogueInput::StoodIn(_),
             ) => self.step = step,
@@ -209,28 +257,33 @@ impl Dialogue {
             .chain([("context", facts.as_str())])
             .collect();
         let messages = vec![
-            Message { role: "system", content: self.input.prompts.system(role) },
-            Message { role: "user", content: self.input.prompts.question(role, &values) },
+            Message::of("system", self.input.prompts.system(role) + &self.about_tools(role)),
+            Message::of("user", self.input.prompts.question(role, &values)),
         ];
-        self.begin(Turn { role, messages, reasoning: String::new(), text: String::new(), repairing: None });
+        self.begin(Turn::new(role, messages, None));
     }
 
     fn begin(&mut self, turn: Turn) {
         self.out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
-        self.out.push(Effect::Ask { role: turn.role.name, messages: turn.messages.clone() });
+        self.put(turn);
+    }
+
+    /// Asks what the turn has come to.
+    fn put(&mut self, turn: Turn) {
+        let (messages, tools) = (turn.messages.clone(), self.offered(&turn));
+        self.out.push(Effect::Ask { role: turn.role.name, messages, tools });
         self.step = Stage::Asking(turn);
     }
 
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
     fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool) {
         let role = turn.role.name.to_owned();
-        let (mut reasoning, mut text) = (turn.reasoning.clone(), turn.text.clone());
-        if let Some((before, after)) = delta::split_orphan_close(&turn.text) {
-            reasoning.push_str(before);
-            text = after.trim_start().to_owned();
-        }
+        let (reasoning, text) = looks::apart(turn);
+        let mut reasoning = format!("{}{reasoning}", turn.said.reasoning);
+        let text = format!("{}{text}", turn.said.text);
+        reasoning.truncate(reasoning.trim_end().len());
         if !reasoning.is_empty() || !text.is_empty() {
-            let prompt = turn.messages.iter().map(|m| format!("[{}]\n{}\n\n", m.role, m.content)).collect::<String>();
+            let prompt = turn.messages.iter().map(looks::written).collect::<String>();
             self.out.push(Effect::Event(Event::Said {
                 utterance: Box::new(Utterance {
                     round: self.input.state.round,
@@ -239,8 +292,8 @@ impl Dialogue {
                     reasoning,
                     text,
                     prompt: prompt.trim_end().to_owned(),
-                    tokens,
-                    seconds,
+                    tokens: turn.said.tokens + tokens,
+                    seconds: turn.said.seconds + seconds,
                     interrupted,
                 }),
             }));
@@ -248,14 +301,24 @@ impl Dialogue {
         self.out.push(Effect::Feed(Feed::TurnEnd { role }));
     }
 
-    fn replied(&mut self, turn: Turn, tokens: u64, cut: Option<Cut>, seconds: f64) {
+    fn replied(&mut self, turn: Turn, reply: Reply, seconds: f64) {
+        let calls = self.calls_of(&turn, &reply);
+        match calls.is_empty() {
+            true => self.answered(turn, (reply.tokens, seconds), reply.cut),
+            false => self.look(turn, calls, (reply.tokens, seconds)),
+        }
+    }
+
+    /// The role has answered, without wanting to know more.
+    fn answered(&mut self, turn: Turn, (tokens, seconds): (u64, f64), cut: Option<Cut>) {
         self.spoken(&turn, tokens, seconds, false);
         if let Some(cut) = cut {
             self.say(turn.role.name, &format!("the answer {}", cut.words()));
         }
         if !turn.role.proposes() {
-            self.told.insert(turn.role.name, clean::cut(turn.text.trim(), CARRIED));
-            if turn.text.trim().is_empty() && turn.reasoning.trim().is_empty() {
+            let text = format!("{}{}", turn.said.text, turn.text);
+            self.told.insert(turn.role.name, clean::cut(text.trim(), CARRIED));
+            if text.trim().is_empty() && turn.reasoning.trim().is_empty() {
                 self.say(turn.role.name, "the model said nothing");
             }
             return self.next();
@@ -298,10 +361,10 @@ impl Dialogue {
         let request = self.input.prompts.repair(&[("accepted", &accepted), ("errors", errors.trim_end())]);
         let said = if turn.text.trim().is_empty() { &turn.reasoning } else { &turn.text };
         let mut messages = turn.messages;
-        messages.push(Message { role: "assistant", content: clean::cut(said, QUOTED) });
-        messages.push(Message { role: "user", content: request });
-        let text = String::new();
-        self.begin(Turn { role, messages, reasoning: String::new(), text, repairing: Some(first) });
+        messages.push(Message::of("assistant", clean::cut(said, QUOTED)));
+        messages.push(Message::of("user", request));
+        let looked = turn.looked;
+        self.begin(Turn { looked, ..Turn::new(role, messages, Some(first)) });
     }
 
     /// After the repair round: what stands of both answers, or the planner.
@@ -359,6 +422,12 @@ impl Dialogue {
 
     fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64) {
         let role = turn.role;
+        if matches!(error, LlmError::NoTools { .. }) && !self.no_tools {
+            self.no_tools = true;
+            self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
+            self.say(role.name, &format!("{error}; asking without, what the prompt tells is all that is known"));
+            return self.ask(role);
+        }
         if error.perhaps_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;
             self.room = (self.room.min(self.used) / 2).max(context::LEAST_ROOM);

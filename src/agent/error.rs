@@ -44,6 +44,8 @@ pub enum LlmError {
     Clear { origin: String },
     #[error("`{url}` lists no models; hint: name one with --llm-model")]
     NoModel { url: String },
+    #[error("`{url}` takes no tool calls: {message}; hint: another model, or the server's options for tools")]
+    NoTools { url: String, message: String },
 }
 
 /// What an API error is about, as far as its status and message tell.
@@ -111,9 +113,22 @@ impl LlmError {
             | LlmError::Nonsense { .. }
             | LlmError::Empty { .. }
             | LlmError::Endless { .. }
-            | LlmError::NoModel { .. } => false,
+            | LlmError::NoModel { .. }
+            | LlmError::NoTools { .. } => false,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => false,
         }
+    }
+
+    /// The server's words, where it refuses a request for the tools in it.
+    pub fn refuses_tools(&self) -> Option<&str> {
+        let LlmError::Api { status: Some(400 | 404 | 405 | 422 | 500 | 501), message, kind, .. } = self else {
+            return None;
+        };
+        if *kind == ApiKind::ContextTooLong {
+            return None;
+        }
+        let m = message.to_lowercase();
+        (m.contains("tool") || m.contains("function call")).then_some(message)
     }
 
     /// Whether the other roles can expect nothing better.
@@ -126,7 +141,7 @@ impl LlmError {
             LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
             LlmError::Silent { .. } | LlmError::Empty { .. } | LlmError::Endless { .. } => true,
-            LlmError::Broken { .. } => false,
+            LlmError::Broken { .. } | LlmError::NoTools { .. } => false,
         }
     }
 

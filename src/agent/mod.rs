@@ -9,6 +9,7 @@
 
 mod answer;
 mod blind;
+mod calls;
 mod circles;
 pub mod clean;
 pub mod context;
@@ -29,6 +30,7 @@ mod wire;
 
 pub use answer::{Cut, Reply};
 pub use blind::blinded;
+pub use calls::Call;
 pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
@@ -37,8 +39,10 @@ pub use transport::{Chat, Message, Timeouts};
 
 use crate::plan::Decision;
 use crate::quant::Precision;
-use crate::session::{Ask, Event, Feed, State};
+use crate::session::{Ask, Event, Feed, Looks, State};
+use serde_json::{Map, Value};
 use std::sync::Arc;
+use tools::Tool;
 
 /// The planner's proposal with its explanation, asked for only when a role's own did not come to anything. Called on a
 /// blocking thread. An error is shown as it is.
@@ -56,13 +60,16 @@ pub struct AgentInput {
     pub refused: Vec<(Precision, String)>,
     /// Characters of context a prompt may have; halved when a server finds it too long.
     pub room: usize,
+    /// How much roles may look up.
+    pub looks: Looks,
 }
 
 impl AgentInput {
     /// With the built-in prompts and the default room.
     pub fn new(task: Ask, state: Arc<State>, stand_in: StandIn) -> AgentInput {
         let (prompts, refused) = (Prompts::default(), Vec::new());
-        AgentInput { task, state, stand_in, prompts, refused, room: context::DEFAULT_ROOM }
+        let (room, looks) = (context::DEFAULT_ROOM, Looks::default());
+        AgentInput { task, state, stand_in, prompts, refused, room, looks }
     }
 }
 
@@ -75,6 +82,9 @@ pub trait Listener {
     /// assigns them, resolves kept units by importance and adds forecasts. Authors are `Agent{role, model}`, or `Planner`
     /// where it stands in.
     fn event(&mut self, event: Event) -> impl Future<Output = ()>;
+
+    /// What a role wants to know: a tool that looks or rehearses, with arguments that are not checked yet.
+    fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> impl Future<Output = Result<Value, String>>;
 }
 
 /// Who speaks before any role does.

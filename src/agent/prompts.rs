@@ -25,7 +25,8 @@ fn specs() -> impl Iterator<Item = Spec> {
     };
     let system = Spec { name: "system", text: include_str!("../../prompts/system.md"), needs: &[] };
     let repair = Spec { name: "repair", text: include_str!("../../prompts/repair.md"), needs: &["errors"] };
-    [system].into_iter().chain(ROLES.iter().map(of_role)).chain([repair])
+    let tools = Spec { name: "tools", text: include_str!("../../prompts/tools.md"), needs: &[] };
+    [system].into_iter().chain(ROLES.iter().map(of_role)).chain([repair, tools])
 }
 
 /// All prompt texts by name.
@@ -83,6 +84,11 @@ impl Prompts {
     /// The question to a role; `values` fill its placeholders.
     pub fn question(&self, role: &Role, values: &[(&str, &str)]) -> String {
         fill(self.get(role.name), values)
+    }
+
+    /// What follows the system message where tools may be called.
+    pub fn tools(&self, values: &[(&str, &str)]) -> String {
+        fill(self.get("tools"), values)
     }
 
     pub fn repair(&self, values: &[(&str, &str)]) -> String {

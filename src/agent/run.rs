@@ -1,6 +1,7 @@
 //! Drives a dialogue over a real endpoint: sockets, clocks and the planner's thread are here, and only here.
 
 use super::dialogue::{Dialogue, DialogueInput, Effect};
+use super::tools::{self, Tool};
 use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts};
 use crate::session::Feed;
 use std::collections::VecDeque;
@@ -33,6 +34,19 @@ pub async fn run(
                 continue;
             }
             Effect::Done(outcome) => return outcome,
+            Effect::Call { tool, asked } => {
+                let answer = match tools::find(tool) {
+                    // A tool that rehearses looks at the token itself, so that nothing is left half built.
+                    Some(tool) => to.call(tool, asked).await,
+                    None => Err(format!("no tool `{tool}`")),
+                };
+                let seconds = began.elapsed().as_secs_f64();
+                effects.extend(match cancel.is_cancelled() {
+                    true => dialogue.handle(DialogueInput::Cancelled { seconds }),
+                    false => dialogue.handle(DialogueInput::Called { answer, seconds }),
+                });
+                continue;
+            }
             work @ (Effect::Connect | Effect::Ask { .. } | Effect::StandIn) => work,
         };
         let input = {
@@ -78,12 +92,11 @@ impl Line {
                     Err(e) => failed(e),
                 },
             },
-            Effect::Ask { role, messages } => {
+            Effect::Ask { role, messages, tools } => {
                 let Some(chat) = &mut self.chat else { return DialogueInput::NoEndpoint };
-                match chat.ask(role, &messages, on).await {
-                    Ok(r) => {
-                        DialogueInput::Replied { tokens: r.tokens, cut: r.cut, seconds: began.elapsed().as_secs_f64() }
-                    }
+                let tools: Vec<&Tool> = tools.into_iter().filter_map(tools::find).collect();
+                match chat.ask(role, &messages, &tools, on).await {
+                    Ok(reply) => DialogueInput::Replied { reply, seconds: began.elapsed().as_secs_f64() },
                     Err(e) => failed(e),
                 }
             }
@@ -92,7 +105,7 @@ impl Line {
                 let answer = tokio::task::spawn_blocking(move || ask()).await;
                 DialogueInput::StoodIn(answer.unwrap_or_else(|e| Err(format!("the planner broke off: {e}"))))
             }
-            Effect::Feed(_) | Effect::Event(_) | Effect::Done(_) => DialogueInput::Start,
+            Effect::Feed(_) | Effect::Event(_) | Effect::Call { .. } | Effect::Done(_) => DialogueInput::Start,
         }
     }
 

@@ -9,7 +9,7 @@ mod facts;
 mod plans;
 
 pub use asked::Asked;
-pub use plans::{Wanted, change, wanted, worse};
+pub use plans::{Wanted, change, tried, wanted, worse};
 
 use super::blinded;
 use crate::session::State;

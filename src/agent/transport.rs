@@ -5,15 +5,19 @@
 //! been handed on, and never sooner than the server asks; dropping the future closes the connection.
 
 use super::answer::{Answer, Reply, Took};
+use super::calls::Call;
 use super::incoming::Incoming;
+use super::tools::Tool;
 use super::wire::{Failure, Wire};
 use super::{AGENTS, Endpoint, LlmError, notice};
 use crate::session::Feed;
 use async_openai::config::{Config, OpenAIConfig};
 use async_openai::types::chat::{
-    ChatCompletionRequestAssistantMessage, ChatCompletionRequestAssistantMessageContent, ChatCompletionRequestMessage,
-    ChatCompletionRequestSystemMessage, ChatCompletionRequestUserMessage, ChatCompletionStreamOptions,
-    CreateChatCompletionRequest,
+    ChatCompletionMessageToolCall, ChatCompletionMessageToolCalls, ChatCompletionRequestAssistantMessage,
+    ChatCompletionRequestAssistantMessageContent, ChatCompletionRequestMessage, ChatCompletionRequestSystemMessage,
+    ChatCompletionRequestToolMessage, ChatCompletionRequestToolMessageContent, ChatCompletionRequestUserMessage,
+    ChatCompletionStreamOptions, ChatCompletionTool, ChatCompletionTools, CreateChatCompletionRequest, FunctionCall,
+    FunctionObject,
 };
 use std::time::Duration;
 
@@ -47,11 +51,22 @@ impl Default for Timeouts {
 }
 
 /// One message of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// `system`, `user` or `assistant`.
+    /// `system`, `user`, `assistant` or `tool`.
     pub role: &'static str,
     pub content: String,
+    /// What an assistant called.
+    pub calls: Vec<Call>,
+    /// The id of the call that a tool's message answers.
+    pub answers: String,
+}
+
+impl Message {
+    /// Words alone.
+    pub fn of(role: &'static str, content: impl Into<String>) -> Message {
+        Message { role, content: content.into(), ..Message::default() }
+    }
 }
 
 /// Request fields that this server turned out to refuse.
@@ -164,12 +179,13 @@ impl Chat {
         Ok(())
     }
 
-    /// Streams `role`'s answer to `messages` to `on`, and lines for people in between. On an error, what was handed on stays
-    /// valid. [`Chat::model`] comes first.
+    /// Streams `role`'s answer to `messages` to `on`, and lines for people in between; `tools` may be called in it. On an
+    /// error, what was handed on stays valid. [`Chat::model`] comes first.
     pub async fn ask(
         &mut self,
         role: &str,
         messages: &[Message],
+        tools: &[&Tool],
         on: &mut impl AsyncFnMut(Feed),
     ) -> Result<Reply, LlmError> {
         let mut attempt = 0;
@@ -183,12 +199,15 @@ impl Chat {
                 on(token).await;
             };
             let stream = empty.is_none() && !self.quirks.no_stream;
-            let failure = match self.once(role, messages, stream, &mut watch).await {
+            let failure = match self.once(role, &self.question(messages, tools, stream), &mut watch).await {
                 Ok(reply) => return Ok(reply),
                 Err(e) => e,
             };
             if begun {
                 return Err(failure.error);
+            }
+            if let Some(message) = failure.error.refuses_tools().filter(|_| !tools.is_empty()) {
+                return Err(LlmError::NoTools { url: self.wire.url.clone(), message: message.to_owned() });
             }
             if stream && matches!(failure.error, LlmError::Empty { .. }) {
                 on(notice(role, "the server ended the stream without a word: asking for the whole answer")).await;
@@ -226,11 +245,10 @@ impl Chat {
     async fn once(
         &self,
         role: &str,
-        messages: &[Message],
-        stream: bool,
+        question: &CreateChatCompletionRequest,
         on: &mut impl AsyncFnMut(Feed),
     ) -> Result<Reply, Failure> {
-        let response = self.wire.ask(&self.question(messages, stream)).await?;
+        let response = self.wire.ask(question).await?;
         let mut incoming = Incoming::new(&self.wire, response);
         let mut answer = Answer::new(&self.wire, role, self.timeouts.max_chars, on);
         let ended = listen(&mut incoming, &mut answer).await;
@@ -238,14 +256,14 @@ impl Chat {
         Ok(ended.map(|()| reply)?)
     }
 
-    fn question(&self, messages: &[Message], stream: bool) -> CreateChatCompletionRequest {
+    fn question(&self, messages: &[Message], tools: &[&Tool], stream: bool) -> CreateChatCompletionRequest {
         let mut list = Vec::new();
         let mut carried = String::new();
         for m in messages {
             if self.quirks.no_system && m.role == "system" {
                 carried = format!("{}\n\n", m.content);
             } else {
-                list.push(message(m.role, format!("{}{}", std::mem::take(&mut carried), m.content)));
+                list.push(message(m, format!("{}{}", std::mem::take(&mut carried), m.content)));
             }
         }
         let usage = ChatCompletionStreamOptions { include_usage: Some(true), ..Default::default() };
@@ -254,6 +272,7 @@ impl Chat {
             messages: list,
             stream: Some(stream),
             stream_options: (stream && !self.quirks.no_usage).then_some(usage),
+            tools: (!tools.is_empty()).then(|| tools.iter().map(|t| function(t)).collect()),
             ..Default::default()
         }
     }
@@ -275,13 +294,44 @@ async fn listen(incoming: &mut Incoming<'_>, answer: &mut Answer<'_, impl AsyncF
     Ok(())
 }
 
-fn message(role: &str, content: String) -> ChatCompletionRequestMessage {
-    match role {
+fn function(tool: &Tool) -> ChatCompletionTools {
+    let function = FunctionObject {
+        name: tool.name.to_owned(),
+        description: Some(tool.what.to_owned()),
+        parameters: Some(tool.schema().into()),
+        strict: None,
+    };
+    ChatCompletionTools::Function(ChatCompletionTool { function })
+}
+
+/// `m` with these words.
+fn message(m: &Message, content: String) -> ChatCompletionRequestMessage {
+    match m.role {
         "system" => ChatCompletionRequestSystemMessage::from(content).into(),
         "assistant" => {
+            // Servers refuse arguments that are no JSON, also where their own model wrote them.
+            let said = |call: &Call| FunctionCall {
+                name: call.name.clone(),
+                arguments: call
+                    .asked()
+                    .map_or_else(|_| "{}".to_owned(), |asked| serde_json::Value::Object(asked).to_string()),
+            };
+            let call = |c: &Call| {
+                ChatCompletionMessageToolCalls::Function(ChatCompletionMessageToolCall {
+                    id: c.id.clone(),
+                    function: said(c),
+                })
+            };
             let content = ChatCompletionRequestAssistantMessageContent::from(content);
-            ChatCompletionRequestAssistantMessage::from(content).into()
+            let mut message = ChatCompletionRequestAssistantMessage::from(content);
+            message.tool_calls = (!m.calls.is_empty()).then(|| m.calls.iter().map(call).collect());
+            message.into()
         }
+        "tool" => ChatCompletionRequestToolMessage {
+            content: ChatCompletionRequestToolMessageContent::Text(content),
+            tool_call_id: m.answers.clone(),
+        }
+        .into(),
         _ => ChatCompletionRequestUserMessage::from(content).into(),
     }
 }

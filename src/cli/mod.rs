@@ -259,6 +259,7 @@ fn set(spec: OpenSpec, settings: &Settings) -> OpenSpec {
         calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
         llm_model: settings.llm_model.clone(),
+        looks: settings.looks,
         ..spec
     }
 }

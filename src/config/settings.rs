@@ -16,6 +16,7 @@ use crate::exec::device::MOST_THREADS;
 use crate::files;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
+use crate::session::{Looks, MOST_LOOKS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -35,6 +36,8 @@ pub struct Settings {
     pub llm_model: Option<String>,
     /// Origins that the user named for good: a project file may name them too, and plain http may go there.
     pub llm_trusted: Vec<Origin>,
+    /// How much agents may look up.
+    pub looks: Looks,
     /// `auto`, `cpu`, `cuda:0`.
     pub device: String,
     /// Let f32 products on a GPU round to TF32.
@@ -67,6 +70,7 @@ impl Default for Settings {
             llm_url: None,
             llm_model: None,
             llm_trusted: Vec::new(),
+            looks: Looks::default(),
             device: "auto".into(),
             tf32: false,
             threads: 0,
@@ -101,6 +105,8 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
     ("llm.model", Some("PARING_LLM_MODEL")), // the endpoint's model name
     ("llm.trusted", Some("PARING_LLM_TRUSTED")), // origins that ./paring.toml may name and plain http may go to
+    ("llm.calls", Some("PARING_LLM_CALLS")), // what a role may look up in one turn; 0: nothing
+    ("llm.rehearsals", Some("PARING_LLM_REHEARSALS")), // plans that agents may have tried in one proposal
     ("session.device", Some("PARING_DEVICE")), // auto, cpu or cuda:N
     ("session.tf32", Some("PARING_TF32")),  // true: f32 products on a GPU may round to TF32
     ("session.threads", Some("PARING_THREADS")), // compute threads; 0: all cores
@@ -386,6 +392,8 @@ impl Layers {
                 s.llm_trusted =
                     origins.ok_or_else(|| Wants::Hint("origins such as [\"http://gpu-box:8000\"]".into()))?;
             }
+            "llm.calls" => s.looks.calls = count(MOST_LOOKS as i64)?,
+            "llm.rehearsals" => s.looks.rehearsals = count(MOST_LOOKS as i64)?,
             "session.device" => {
                 let d = string()?;
                 let cuda = d.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());

@@ -2,13 +2,14 @@
 //! answers, which are ready: a command becomes events and what follows them, or words that say why not.
 
 use super::desk::Desk;
-use super::engine::Llm;
 use super::jobs::{CONTROLLER, JobKind};
 use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, bare, same_cut};
-use crate::session::{Command, Event, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
+use crate::session::{Command, Event, Looks, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
 
 mod outside;
+
+pub use outside::rehearsable;
 
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +19,11 @@ pub enum Then {
     /// The next round begins; proposals are made if the host does that by itself.
     NextRound,
     Cancel,
-    Llm(Llm),
+    Llm {
+        base_url: Option<String>,
+        model: Option<String>,
+    },
+    Looks(Looks),
     /// For whoever watches: a question that waits, or a line in passing.
     Say {
         waits: bool,
@@ -60,7 +65,9 @@ pub fn judge(
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
         Command::Heal { .. } => (false, true),
-        Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } => (false, false),
+        Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } | Command::SetLooks { .. } => {
+            (false, false)
+        }
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
         Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
@@ -176,8 +183,9 @@ pub fn judge(
         },
         Command::SetLlm { base_url, model } => {
             let set = |s: Option<String>| s.map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
-            then(Vec::new(), Then::Llm(Llm { base_url: set(base_url), model: set(model) }))
+            then(Vec::new(), Then::Llm { base_url: set(base_url), model: set(model) })
         }
+        Command::SetLooks { looks } => then(Vec::new(), Then::Looks(looks)),
         Command::TakePen => then(Vec::new(), Then::TakePen),
         Command::Stop => then(Vec::new(), Then::Stop),
     }

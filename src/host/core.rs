@@ -14,6 +14,7 @@ use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
 use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
+use crate::words::counted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -311,8 +312,20 @@ impl Core {
                 let level = if waits { "warn" } else { "info" };
                 self.feed(Feed::Log { level: level.to_owned(), text });
             }
-            Then::Llm(llm) => {
-                self.llm = llm;
+            Then::Looks(looks) => {
+                self.llm.looks = looks;
+                let text = match looks.calls {
+                    0 => "agents look nothing up".to_owned(),
+                    n => format!(
+                        "agents may look things up: {} a role, {} a proposal",
+                        counted(n, "call"),
+                        counted(looks.rehearsals, "rehearsal")
+                    ),
+                };
+                self.feed(Feed::Log { level: "info".to_owned(), text });
+            }
+            Then::Llm { base_url, model } => {
+                self.llm = Llm { base_url, model, looks: self.llm.looks };
                 let at = self.llm.words();
                 let words =
                     at.as_ref().map_or("the built-in planner proposes".to_owned(), |at| format!("agents: {at}"));

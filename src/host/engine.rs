@@ -11,7 +11,7 @@ use crate::control::Figures;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
-use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Progress, Proposer, SessionCard, State};
+use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State};
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,11 +31,12 @@ pub struct Exported {
     pub notes: Vec<String>,
 }
 
-/// Where agents are reached, as set at start or by `:llm`.
+/// Where agents are reached, as set at start or by `:llm`, and how much they may look up, by `:looks`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Llm {
     pub base_url: Option<String>,
     pub model: Option<String>,
+    pub looks: Looks,
 }
 
 impl Llm {

@@ -101,7 +101,8 @@ fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
 
 /// Starts a host in this process on real compute. A new session needs `spec`.
 pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
-    let of = |s: &OpenSpec| (s.auto, Llm { base_url: s.llm_url.clone(), model: s.llm_model.clone() }, s.budget);
+    let llm = |s: &OpenSpec| Llm { base_url: s.llm_url.clone(), model: s.llm_model.clone(), looks: s.looks };
+    let of = |s: &OpenSpec| (s.auto, llm(s), s.budget);
     let (auto, llm, budget) = spec.as_ref().map_or_else(|| (true, Llm::default(), Budget::default()), of);
     let settings = Settings { auto: Auto { on_open: auto, on_accept: auto, rehearse: auto }, llm, budget };
     Host::start(place, settings, |card| compute::open(place, spec, card))

@@ -4,7 +4,7 @@
 use crate::config::{self, Origin};
 use crate::graph::Calibration;
 use crate::plan::Budget;
-use crate::session::{Journal, Opening, Place, Recipe, State, private};
+use crate::session::{Journal, Looks, Opening, Place, Recipe, State, private};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -35,6 +35,9 @@ pub struct OpenSpec {
     pub budget: Budget,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
+    /// How much agents may look up.
+    #[serde(default)]
+    pub looks: Looks,
     /// Measure and propose by itself once open.
     pub auto: bool,
 }
@@ -64,6 +67,7 @@ impl OpenSpec {
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
             llm_url: None,
             llm_model: None,
+            looks: Looks::default(),
             auto: true,
         }
     }

@@ -4,8 +4,7 @@ use super::live::Live;
 use crate::agent::clean;
 use crate::agent::tools::{self, ASK, Asked, Does, TOOLS, Tool, wanted};
 use crate::plan::planner::trial_of;
-use crate::plan::{Action, Target};
-use crate::session::{Command, Journal, OUTSIDE, Offer, State};
+use crate::session::{Command, Journal, OUTSIDE, Offer};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, Implementation, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResponse, ReadResourceResult,
@@ -82,7 +81,7 @@ impl Server {
 
     async fn rehearse(&self, asked: &Asked<'_>, by: &str) -> Result<Value, String> {
         let state = self.live.state(by).await?;
-        let plan = wanted(list(asked), asked.text("on").unwrap_or("approved"), &state)?;
+        let plan = wanted(asked.list("decisions"), asked.text("on").unwrap_or("approved"), &state)?;
         if let Some(error) = plan.errors.first() {
             return Err(error.clone());
         }
@@ -100,12 +99,12 @@ impl Server {
                 self.live.tried(by, &plan.actions, self.limits.rehearsal).await?
             }
         };
-        told_of_trial(&state, &plan.actions, &plan.remarks)
+        tools::tried(&state, &plan.actions, &plan.remarks)
     }
 
     async fn propose(&self, asked: &Asked<'_>, by: &str) -> Result<Value, String> {
         let before = self.live.state(by).await?;
-        let plan = wanted(list(asked), "nothing", &before)?;
+        let plan = wanted(asked.list("decisions"), "nothing", &before)?;
         if plan.drafts.is_empty() {
             return Err(plan.errors.first().cloned().unwrap_or_else(|| "no decision was given".to_owned()));
         }
@@ -123,7 +122,8 @@ impl Server {
             .filter(|d| after.decisions.iter().any(|n| n.id.0 >= before.next_decision && n.target == d.target))
             .map(|d| json!({ "target": d.target.to_string(), "author": d.author.to_string() }))
             .collect();
-        let there = |t: &Target| after.decisions.iter().any(|d| d.id.0 >= before.next_decision && d.target == *t);
+        let there =
+            |t: &crate::plan::Target| after.decisions.iter().any(|d| d.id.0 >= before.next_decision && d.target == *t);
         let passed: Vec<String> = (plan.drafts.iter().filter(|d| !there(&d.target)))
             .map(|d| format!("`{}` stands as the engineer has it", d.target.name()))
             .collect();
@@ -144,27 +144,6 @@ impl Server {
             None => json!({ "answer": null, "hint": "nobody answered yet; `history` has notes that come later" }),
         })
     }
-}
-
-fn list<'a>(asked: &Asked<'a>) -> &'a [Value] {
-    asked.value("decisions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-/// What a trial showed: the forecast that rests on it now.
-fn told_of_trial(state: &State, actions: &[(Target, Action)], remarks: &[String]) -> Result<Value, String> {
-    let tried = trial_of(&state.trials, actions).ok_or("it was tried, and is not kept any more; hint: try again")?;
-    let f = state.forecaster().ok_or("nothing is profiled yet")?.actions(&tried.actions);
-    let metric = state.metric();
-    Ok(json!({
-        "rehearsed": true, "changed": remarks,
-        "quality": {
-            "metric": metric.name, "unit": metric.change_unit, "worse_is": tools::worse(&metric),
-            "change": tools::change(&metric, f.quality.value, f.quality.low, f.quality.high), "rests_on": f.quality.basis.label(),
-        },
-        "seen_on_held_back_data": { "items": tried.outcome.images, "change": metric.shown(tried.outcome.d_quality) },
-        "latency": { "value": f.latency.value, "low": f.latency.low, "high": f.latency.high },
-        "macs": f.macs.value, "memory": f.memory.value, "params": f.params.value,
-    }))
 }
 
 impl ServerHandler for Server {

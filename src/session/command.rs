@@ -1,13 +1,13 @@
 //! Commands a client sends and the frames that travel on the socket.
 
-use super::{Feed, Record, State};
+use super::{Feed, Looks, Record, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -129,6 +129,10 @@ pub enum Command {
     SetLlm {
         base_url: Option<String>,
         model: Option<String>,
+    },
+    /// How much agents may look up while they are asked.
+    SetLooks {
+        looks: Looks,
     },
     TakePen,
     /// Ends the host.

@@ -33,6 +33,6 @@ pub use machine::Machine;
 pub use names::as_filed;
 pub use place::Place;
 pub use recipe::{Images, Opening, Recipe, WINDOW};
-pub use role::{Ask, OUTSIDE, ROLES, Role, Share, Table};
+pub use role::{Ask, Looks, MOST_LOOKS, OUTSIDE, ROLES, Role, Share, Table};
 pub use state::*;
 pub use text::{action as action_text, apart, describe, passed_over};

@@ -4,6 +4,7 @@
 //! Not here: what a table holds (`agent::context`), how a proposal is read (`agent::validate`).
 
 use crate::plan::TargetKind;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// What agents are asked for.
@@ -50,6 +51,24 @@ pub struct Role {
     pub reads: &'static [(Table, Share)],
     /// What it may decide on. Its answer must hold a proposal, unless that is nothing.
     pub writes: &'static [TargetKind],
+}
+
+/// How much agents may look up while they are asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looks {
+    /// Calls of a role in one turn; none: what they know is what the prompt tells them.
+    pub calls: usize,
+    /// Plans that all roles of a run together may have built and tried.
+    pub rehearsals: usize,
+}
+
+/// The most of either.
+pub const MOST_LOOKS: usize = 200;
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks { calls: 12, rehearsals: 2 }
+    }
 }
 
 /// In the order in which they speak.

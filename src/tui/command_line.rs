@@ -7,7 +7,7 @@ use crate::model::formats::FORMATS;
 use crate::plan::Limit;
 use crate::prune::{Rank, Sparsity};
 use crate::quant::Precision;
-use crate::session::{Command, Proposer};
+use crate::session::{Command, Looks, MOST_LOOKS, Proposer};
 use ratatui::style::Style;
 use std::path::Path;
 use tui_textarea::TextArea;
@@ -58,6 +58,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("level", "auto|N", "what the running controller computes tokens at"),
     spec("lift", "", "lift the constraints on this row"),
     spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
+    spec("looks", "CALLS [REHEARSALS] | off", "how much agents may look up in a turn, and plans they may have tried"),
     spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
     spec("max-ratio", "RATIO [ROW] [REASON]", "remove at most this part of this row's group, or of the one named"),
     does(Act::Measure, "measure", "measure this row again"),
@@ -172,6 +173,10 @@ pub fn parse(line: &str) -> Result<Line, String> {
                 Line::Llm(Some(((*url).to_owned(), model.first().map(|m| (*m).to_owned()))))
             }
             _ => return needs("a URL such as http://localhost:11434/v1 and a model name, or `off`"),
+        },
+        "looks" => match looks(rest) {
+            Some(looks) => Line::Send(Command::SetLooks { looks }),
+            None => return needs("how many calls a role may make, and how many rehearsals (200 at most), or `off`"),
         },
         "mac-convention" => match crate::config::mac_convention(rest) {
             Some(c) => Line::MacConvention(c),
@@ -317,6 +322,17 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
     }
 }
 
+/// `12`, `12 2` or `off`.
+fn looks(words: &str) -> Option<Looks> {
+    let number = |w: &str| w.parse().ok().filter(|n| *n <= MOST_LOOKS);
+    match words.split_whitespace().collect::<Vec<_>>().as_slice() {
+        ["off"] => Some(Looks { calls: 0, rehearsals: 0 }),
+        [calls] => Some(Looks { calls: number(calls)?, ..Looks::default() }),
+        [calls, rehearsals] => Some(Looks { calls: number(calls)?, rehearsals: number(rehearsals)? }),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,6 +344,11 @@ mod tests {
         let llm = Line::Llm(Some(("http://h/v1".into(), Some("qwen3-32b".into()))));
         assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
         assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
+        let looks = |calls, rehearsals| Ok(Line::Send(Command::SetLooks { looks: Looks { calls, rehearsals } }));
+        assert_eq!(parse("looks 20 3"), looks(20, 3));
+        assert_eq!(parse("looks 5"), looks(5, 2));
+        assert_eq!(parse("looks off"), looks(0, 0));
+        assert!(parse("looks 900").is_err() && parse("looks many").is_err());
         let export =
             |format: &str, path: &str| Ok(Line::Send(Command::Export { path: path.into(), format: format.into() }));
         assert_eq!(parse("export  /tmp/a b"), export("", "/tmp/a b"));

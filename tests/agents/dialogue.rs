@@ -3,12 +3,13 @@
 use crate::fake_llm::{Answer, FakeLlm, Step, delta};
 use crate::session;
 use crate::wire::quick;
+use paring::agent::tools::{self, Tool};
 use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run};
 use paring::plan::{Author, Decision, DecisionId};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
 use paring::session::{Ask, Channel, Event, Feed, Utterance};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,10 @@ impl Listener for Ran {
 
     async fn event(&mut self, event: Event) {
         self.events.push(event);
+    }
+
+    async fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> Result<Value, String> {
+        tools::answer(tool, &asked, &session::state())
     }
 }
 

@@ -11,6 +11,7 @@ mod hostile;
 mod origins;
 mod prompts;
 mod secrets;
+mod sequences;
 mod validation;
 mod wire;
 

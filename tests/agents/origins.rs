@@ -6,9 +6,9 @@ use paring::agent::{ApiKind, Chat, Endpoint, LlmError, Message};
 
 async fn ask(url: &str) -> Result<(), LlmError> {
     let mut chat = Chat::open(&Endpoint::new(url, "sk-secret-key", Some("m")), quick())?;
-    let messages = [Message { role: "user", content: "a secret question".into() }];
+    let messages = [Message::of("user", "a secret question")];
     chat.model(&mut async |_| {}).await?;
-    chat.ask("r", &messages, &mut async |_| {}).await.map(drop)
+    chat.ask("r", &messages, &[], &mut async |_| {}).await.map(drop)
 }
 
 fn redirect(status: u16, to: &str) -> Answer {

@@ -26,9 +26,9 @@ pub struct Heard {
 pub async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmError>, Heard) {
     let mut chat = Chat::open(&Endpoint::new(&fake.url, "sk-secret-key", Some("m")), timeouts).unwrap();
     let mut heard = Heard::default();
-    let messages = [Message { role: "system", content: "S".into() }, Message { role: "user", content: "U".into() }];
+    let messages = [Message::of("system", "S"), Message::of("user", "U")];
     let reply = chat
-        .ask("r", &messages, &mut async |f| match f {
+        .ask("r", &messages, &[], &mut async |f| match f {
             Feed::Token { channel: Channel::Reasoning, text, .. } => heard.reasoning.push_str(&text),
             Feed::Token { channel: Channel::Text, text, .. } => heard.text.push_str(&text),
             other => heard.notices.extend(if let Feed::Log { text, .. } = other { Some(text) } else { None }),
@@ -51,7 +51,7 @@ pub fn text(t: &str) -> Step {
 async fn reasoning_and_text_arrive_apart_with_the_servers_count() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("think hard", "answer é 模型")]);
     let (reply, heard) = ask_with(&fake, quick()).await;
-    assert_eq!(reply, Ok(Reply { tokens: 42, cut: None }));
+    assert_eq!(reply, Ok(Reply { tokens: 42, ..Reply::default() }));
     assert_eq!((heard.reasoning.as_str(), heard.text.as_str()), ("think hard", "answer é 模型"));
     assert_eq!(*fake.keys.lock().unwrap(), ["Bearer sk-secret-key"]);
     let sent = fake.requests.lock().unwrap()[0].clone();
@@ -75,7 +75,7 @@ async fn odd_chunks_do_not_stop_a_stream() {
         Step::Event(json!({"service_tier": "on_demand", "choices": [{"delta": {"content": "c"}}], "usage": {"completion_tokens": 9}}).to_string()),
     ])])
     .await;
-    assert_eq!(reply, Ok(Reply { tokens: 9, cut: None }));
+    assert_eq!(reply, Ok(Reply { tokens: 9, ..Reply::default() }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str()), ("abc", "tr"));
 }
 
@@ -197,7 +197,7 @@ async fn an_answer_in_one_piece_is_as_good() {
     let whole =
         json!({"choices": [{"message": {"content": "all", "reasoning": "r"}}], "usage": {"completion_tokens": 5}});
     let (reply, heard, asked) = ask(vec![Answer::status(200, &whole.to_string())]).await;
-    assert_eq!(reply, Ok(Reply { tokens: 5, cut: None }));
+    assert_eq!(reply, Ok(Reply { tokens: 5, ..Reply::default() }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str(), asked), ("all", "r", 1));
     let (reply, _, asked) = ask(vec![Answer::status(200, "<html>a portal</html>")]).await;
     let message = reply.unwrap_err().to_string();
@@ -215,7 +215,7 @@ async fn an_answer_in_one_piece_is_as_good() {
 async fn an_unreachable_endpoint_is_named() {
     let gone = FakeLlm::start(&[], vec![]).url.replace("/v1", "");
     let mut chat = Chat::open(&Endpoint::new("http://127.0.0.1:1/v1", "", Some("m")), quick()).unwrap();
-    let e = chat.ask("r", &[], &mut async |_| {}).await.unwrap_err();
+    let e = chat.ask("r", &[], &[], &mut async |_| {}).await.unwrap_err();
     assert!(matches!(e, LlmError::Connect { .. }), "{e:?}");
     assert!(e.to_string().contains("127.0.0.1:1/v1"), "{e} {gone}");
     assert!(matches!(Chat::open(&Endpoint::new("http://x/v1", "a\nb", None), quick()), Err(LlmError::Key)));

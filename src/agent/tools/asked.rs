@@ -42,6 +42,11 @@ impl<'a> Asked<'a> {
         self.value(name)?.as_str().map(str::trim).filter(|t| !t.is_empty())
     }
 
+    /// A list, empty where there is none.
+    pub fn list(&self, name: &str) -> &'a [Value] {
+        self.value(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    }
+
     pub fn number(&self, name: &str) -> Option<f64> {
         self.value(name)?.as_f64()
     }

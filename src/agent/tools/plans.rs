@@ -281,6 +281,26 @@ pub fn history(state: &State) -> Result<Value, String> {
     )
 }
 
+/// What a trial showed: the forecast that rests on it now. `remarks`: what of the plan stands otherwise than asked.
+///
+/// # Errors
+/// In words: the plan was not tried, or is not kept any more.
+pub fn tried(state: &State, actions: &[(Target, Action)], remarks: &[String]) -> Result<Value, String> {
+    let tried = trial_of(&state.trials, actions).ok_or("it was tried, and is not kept any more; hint: try again")?;
+    let f = state.forecaster().ok_or("nothing is profiled yet")?.actions(&tried.actions);
+    let metric = state.metric();
+    Ok(json!({
+        "rehearsed": true, "changed": remarks,
+        "quality": {
+            "metric": metric.name, "unit": metric.change_unit, "worse_is": worse(&metric),
+            "change": change(&metric, f.quality.value, f.quality.low, f.quality.high), "rests_on": f.quality.basis.label(),
+        },
+        "seen_on_held_back_data": { "items": tried.outcome.images, "change": metric.shown(tried.outcome.d_quality) },
+        "latency": { "value": f.latency.value, "low": f.latency.low, "high": f.latency.high },
+        "macs": f.macs.value, "memory": f.memory.value, "params": f.params.value,
+    }))
+}
+
 pub fn constraints(state: &State) -> Result<Value, String> {
     let row = |c: &crate::plan::Constraint| {
         let limit = match c.limit {

@@ -71,7 +71,15 @@ fn decisions_of(event: &Event) -> Option<&Vec<Decision>> {
     }
 }
 
-pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by: &str) -> Result<Effect, String> {
+/// A plan as it can be tried: what can stand, with the units of its cuts.
+///
+/// # Errors
+/// In words: nothing is held back, too much or nothing is asked, what cannot stand or be carried out here.
+pub fn rehearsable(
+    state: &State,
+    desk: &dyn Desk,
+    actions: Vec<(Target, Action)>,
+) -> Result<Vec<(Target, Action)>, String> {
     held_back(desk)?;
     few(actions.len())?;
     let mut fit = Vec::with_capacity(actions.len());
@@ -85,6 +93,11 @@ pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by:
         return Err("it changes nothing; hint: a plan with a cut, a precision or a removal".to_owned());
     }
     carried_out(&fit, desk)?;
+    Ok(fit)
+}
+
+pub fn tries(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, by: &str) -> Result<Effect, String> {
+    let fit = rehearsable(state, desk, actions)?;
     let what = crate::words::counted(fit.len(), "decision");
     if state.trials.of(&fit).is_some() {
         return Ok(Effect::events([]));

@@ -2,11 +2,14 @@
 //! while it is said; decisions become events, which the host numbers, checks and clamps.
 
 use super::{Compute, JobError};
+use crate::agent::tools::{self, Asked, Does, Tool};
 use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
-use crate::host::engine::{Job, Llm};
-use crate::plan::planner::{self, PlannerInput, Proposal};
+use crate::host::commands::rehearsable;
+use crate::host::engine::{Job, Llm, Work};
+use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
 use crate::plan::{Action, Author, Decision, Forecaster, Target};
 use crate::session::{Ask, Channel, Event, Feed, ROLES, Role, State, Utterance};
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -124,11 +127,12 @@ impl Compute {
             job.say(Feed::warn(text));
         }
         let refused = self.desk.refused.clone();
-        let input = AgentInput { prompts, refused, ..AgentInput::new(task, state.clone(), stand_in) };
+        let input = AgentInput { prompts, refused, looks: llm.looks, ..AgentInput::new(task, state.clone(), stand_in) };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();
-        let mut to = ToHost { job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
+        let mut to =
+            ToHost { compute: self, job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
         runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
         job.cancel().check()?;
         to.failed.map_or(Ok(()), Err)
@@ -137,6 +141,7 @@ impl Compute {
 
 /// Hands on what agents say, until the host does not take it.
 struct ToHost<'a> {
+    compute: &'a Compute,
     job: &'a Job,
     forecaster: Option<Forecaster>,
     cancel: CancellationToken,
@@ -167,6 +172,45 @@ impl Listener for ToHost<'_> {
             self.cancel.cancel();
         }
     }
+
+    async fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> Result<Value, String> {
+        // As it is now, not as it was when they were asked.
+        let state = self.job.state_async().await.map_err(|e| e.to_string())?;
+        match tool.does {
+            Does::Looks => tools::answer(tool, &asked, &state),
+            // It waits for the host, which nothing on a runtime's thread may do.
+            Does::Rehearses => std::thread::scope(|scope| {
+                let done = scope.spawn(|| rehearsed(self.compute, tool, &asked, &state, self.job)).join();
+                done.unwrap_or_else(|_| Err("the rehearsal broke off".to_owned()))
+            }),
+            Does::Proposes | Does::Asks => Err(format!("`{}` is not answered here", tool.name)),
+        }
+    }
+}
+
+/// What a plan turns out to be when it is built and tried on held-back data.
+fn rehearsed(
+    compute: &Compute,
+    tool: &Tool,
+    asked: &Map<String, Value>,
+    state: &State,
+    job: &Job,
+) -> Result<Value, String> {
+    let asked = Asked::of(tool, asked)?;
+    let plan = tools::wanted(asked.list("decisions"), asked.text("on").unwrap_or("approved"), state)?;
+    if let Some(error) = plan.errors.first() {
+        return Err(error.clone());
+    }
+    if let Some(known) = trial_of(&state.trials, &plan.actions) {
+        return tools::tried(state, &known.actions, &plan.remarks);
+    }
+    if state.baseline().is_none() {
+        return Err("the original is not evaluated yet; hint: `forecast` needs no trial".to_owned());
+    }
+    let actions = rehearsable(state, &compute.desk, plan.actions)?;
+    compute.rehearse(state, &actions, job).map_err(|e| e.to_string())?;
+    let state = job.state().map_err(|e| e.to_string())?;
+    tools::tried(&state, &actions, &plan.remarks)
 }
 
 #[cfg(test)]

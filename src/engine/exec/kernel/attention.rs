@@ -2,6 +2,8 @@
 //! values, and a causal mask lets a row see no later one, a sliding window none too far before it, local attention none too far on
 //! either side: what they would hide is not computed but for the rest of a block of rows. Scores may be capped.
 
+#[cfg(target_arch = "x86_64")]
+use super::tiles::With;
 use super::{Par, Scratch, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;
 
@@ -68,8 +70,8 @@ impl Attention {
     /// What will run, for people.
     pub fn kernel(&self) -> String {
         #[cfg(target_arch = "x86_64")]
-        if super::avx512::floats() {
-            return "attention-f32/avx512".to_owned();
+        if let Some(with) = With::best() {
+            return format!("attention-f32/{}", with.name());
         }
         "attention-f32/portable".to_owned()
     }
@@ -77,8 +79,8 @@ impl Attention {
     /// `out` is `[images, tokens, heads·v]`; `bias`, `[heads, tokens, tokens]`, is added to every image's scores.
     pub fn run(&self, q: Part<'_>, k: Part<'_>, v: Part<'_>, bias: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         #[cfg(target_arch = "x86_64")]
-        if super::avx512::floats() {
-            let core = wide::Core::new(*self);
+        if let Some(with) = With::best() {
+            let core = wide::Core::new(*self, with);
             return self.bands([q, k, v], bias, out, par, &|h, out, s| core.head(h, out, s));
         }
         self.bands([q, k, v], bias, out, par, &|h, out, s| self.head(h, out, s));
@@ -171,16 +173,18 @@ impl Attention {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
-    //! The same through the AVX-512 tiles: kᵀ and v become panels, all query rows of a band go through them together.
+    //! The same through register tiles: kᵀ and v become panels, all query rows of a band go through them together.
 
-    use super::super::avx512::{Line, Panel, line_f32, softmax_rows};
+    use super::super::avx512::{Line, Panel, softmax_rows};
+    use super::super::tiles::With;
     use super::{Attention, Head};
-    use crate::exec::kernel::{Scratch, room, vector};
+    use crate::exec::kernel::{Scratch, room, rows, vector};
     use std::arch::x86_64::__m512;
 
     /// An attention core with its panel layout.
     pub(super) struct Core {
         core: Attention,
+        with: With,
         keys: Vec<Panel>,
         values: Vec<Panel>,
         /// Vectors that each of them takes.
@@ -194,11 +198,12 @@ mod wide {
     static ZEROS: [f32; 48] = [0.0; 48];
 
     impl Core {
-        /// [`super::super::avx512::floats`] must hold.
-        pub fn new(core: Attention) -> Core {
-            let (keys, values) = (Panel::over(core.tokens, core.qk), Panel::over(core.v, core.tokens));
+        /// For registers that this processor has.
+        pub fn new(core: Attention, with: With) -> Core {
+            let over = |cols, steps| Panel::over(cols, steps, with.widest());
+            let (keys, values) = (over(core.tokens, core.qk), over(core.v, core.tokens));
             let sizes = [core.tokens.div_ceil(16) * core.qk, core.v.div_ceil(16) * core.tokens];
-            Core { core, keys, values, sizes }
+            Core { core, with, keys, values, sizes }
         }
 
         pub fn head(&self, h: Head<'_>, out: &mut [f32], s: &mut Scratch) {
@@ -264,7 +269,8 @@ mod wide {
                 // SAFETY: every row of queries has `qk` values and every row of scores `stride ≥ t`; `out` has `rows` rows.
                 unsafe {
                     for p in self.keys.iter().filter(|p| (hidden..end).contains(&p.col)) {
-                        line_f32(keys.as_ptr(), p, line(q, h.q.width, qk, &mut scores[p.col - hidden..], stride));
+                        let line = line(q, h.q.width, qk, &mut scores[p.col - hidden..], stride);
+                        self.with.line_f32(keys.as_ptr(), p, line);
                     }
                     if self.core.cap.is_some() {
                         scores.chunks_exact_mut(stride).for_each(|s| self.core.capped(&mut s[..seen]));
@@ -279,10 +285,14 @@ mod wide {
                             s[..self.core.first_seen(row) - hidden].fill(f32::NEG_INFINITY);
                         }
                     }
-                    softmax_rows(scores, stride, seen);
+                    match self.with {
+                        With::Wide => softmax_rows(scores, stride, seen),
+                        With::Pair => rows::softmax_in_order(scores, stride, seen),
+                    }
                     for p in &self.values {
                         let values = values.as_ptr().add(hidden * p.vecs);
-                        line_f32(values, p, line(scores, stride, seen, &mut out[h.head * v + p.col..], width));
+                        let line = line(scores, stride, seen, &mut out[h.head * v + p.col..], width);
+                        self.with.line_f32(values, p, line);
                     }
                 }
             }

@@ -21,6 +21,9 @@ pub(crate) fn dots() -> bool {
     floats() && is_x86_feature_detected!("avx512vnni")
 }
 
+/// Vectors of a panel at most.
+pub(crate) const WIDEST: usize = 3;
+
 /// A run of at most three vectors of output columns.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Panel {
@@ -56,10 +59,10 @@ impl<T> Panels<T> {
 }
 
 impl Panel {
-    /// Panels over `cols` columns with `steps` steps each, one after the other.
-    pub fn over(cols: usize, steps: usize) -> Vec<Panel> {
+    /// Panels of at most `most` vectors over `cols` columns with `steps` steps each, one after the other.
+    pub fn over(cols: usize, steps: usize, most: usize) -> Vec<Panel> {
         let (mut list, mut at, mut col) = (vec![], 0, 0);
-        for vecs in widths(cols) {
+        for vecs in widths(cols, most) {
             let n = (16 * vecs).min(cols - col);
             list.push(Panel { at, vecs, col, cols: n, channel: 0 });
             at += vecs * steps;
@@ -74,12 +77,12 @@ impl Panel {
     }
 }
 
-/// Splits `cols` columns into panels of one to three vectors.
-fn widths(cols: usize) -> Vec<usize> {
+/// Splits `cols` columns into panels of one to `most` vectors, two where one would be left.
+fn widths(cols: usize, most: usize) -> Vec<usize> {
     let mut left = cols.div_ceil(16);
     let mut out = vec![];
     while left > 0 {
-        let v = if left == 1 || left == 3 { left } else { 2 };
+        let v = if left == 1 || left == 3 { left } else { 2 }.min(most);
         out.push(v);
         left -= v;
     }
@@ -98,6 +101,8 @@ pub(crate) struct Shape {
     pub padded: usize,
     /// Input channels of one group.
     pub channels: usize,
+    /// Vectors of a panel at most.
+    pub widest: usize,
 }
 
 impl Panels<__m512> {
@@ -120,7 +125,7 @@ fn pack<W: Copy + Default, T, const N: usize>(w: &[W], s: Shape, finish: impl Fn
     let (k, step) = (s.taps * s.len, N / 16);
     for group in 0..s.groups {
         let mut first = 0;
-        for vecs in widths(s.cols) {
+        for vecs in widths(s.cols, s.widest) {
             let cols = (16 * vecs).min(s.cols - first);
             let col = group * s.cols + first;
             list.push(Panel { at: data.len(), vecs, col, cols, channel: group * s.channels });

@@ -1,17 +1,18 @@
 //! Linears whose weights stay as a file stores them, in half precision or in GGML's blocks: unpacked in registers where few rows
 //! are multiplied, panel by panel where many are. Nothing but a panel is ever unpacked in memory.
 //!
-//! Not here: what a block holds (`unpack`, bit for bit as `model::ggml` decodes). With AVX-512 only; elsewhere weights are unpacked when a
+//! Not here: what a block holds (`unpack`, bit for bit as `model::ggml` decodes). With AVX-512 or AVX2; elsewhere weights are unpacked when a
 //! plan is made. Invariant: a row's result does not depend on the number of threads, nor, as long as the rows are few or many, on
 //! theirs; few are summed in another order than many.
 
 mod unpack;
 
-use super::avx512::{Line, Panel, line_f32};
+use super::avx512::{Line, Panel};
 use super::geometry::{Epilogue, Whole};
 use super::lanes::Lanes;
 use super::lanes::x86::{Bytes, Pair, Wide};
-use super::{Par, Shared, gemm, room, rows, split, with_scratch};
+use super::tiles::{With, turn8};
+use super::{Par, Shared, room, rows, split, with_scratch};
 use crate::graph::Activation;
 use crate::model::{Packed, Param};
 use std::arch::x86_64::*;
@@ -43,26 +44,10 @@ macro_rules! four {
     };
 }
 
-/// Values of a panel where it is of rows: with what is read of it, it stays in the second-level cache.
-const ROWS: usize = 1 << 17;
-
-/// The registers that values are unpacked into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum With {
-    /// AVX-512.
-    Wide,
-    /// AVX2, two for one.
-    Pair,
-}
-
-impl With {
-    fn runs(self) -> bool {
-        let half = is_x86_feature_detected!("f16c");
-        half && match self {
-            With::Wide => super::avx512::floats() && is_x86_feature_detected!("avx512dq"),
-            With::Pair => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
-        }
-    }
+/// Are there the instructions besides those of tiles that unpack?
+fn unpacks(with: With) -> bool {
+    let half = is_x86_feature_detected!("f16c");
+    with.runs() && half && (with == With::Pair || is_x86_feature_detected!("avx512dq"))
 }
 
 /// A weight matrix `[n, k]` as it is stored.
@@ -77,7 +62,7 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// `weight` as it is stored; `None` where it is stored in nothing that is multiplied so, or this processor cannot.
     pub fn of(weight: &Param) -> Option<Blocks> {
-        let with = [With::Wide, With::Pair].into_iter().find(|with| with.runs())?;
+        let with = [With::Wide, With::Pair].into_iter().find(|with| unpacks(*with))?;
         Blocks::with(weight, with)
     }
 
@@ -156,37 +141,9 @@ impl Blocks {
                 split(par, buf, pitch, |r, to| to[..k].copy_from_slice(&x[r * k..][..k]));
                 &*buf
             };
-            let panels = Panel::over(n, 0);
+            let panels = Panel::over(n, 0, self.with.widest());
             let out = Shared::of(out);
             par.run(panels.len(), |i| self.panel(e, &panels[i], (x, pitch, m), residual, &out));
-        });
-    }
-
-    /// Many rows without AVX-512: every thread unpacks rows of weights of its own, and multiplies all rows with them by the portable product.
-    fn many_in_rows(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
-        let (n, k, m, pitch) = (self.n, self.k, x.len() / self.k, self.pitch());
-        assert!(self.bytes().len() >= n * pitch && out.len() == m * n && e.bias.len() == n);
-        let fair = n.div_ceil(4 * par.threads()).next_multiple_of(16);
-        let each = (ROWS / k / 16 * 16).clamp(16, 256).min(fair);
-        let out = Shared::of(out);
-        par.run(n.div_ceil(each), |i| {
-            let first = i * each;
-            let cols = each.min(n - first);
-            with_scratch(|s| {
-                let (w, y) = room(&mut s.f32, cols * k + m * cols).split_at_mut(cols * k);
-                let bytes = &self.bytes()[first * pitch..][..cols * pitch];
-                for (row, to) in bytes.chunks_exact(pitch).zip(w.chunks_exact_mut(k)) {
-                    // SAFETY: the features were looked for, and a row has as many values.
-                    unsafe { with_unpack!(self.packed, U => unpacked::<U>(row, to)) };
-                }
-                gemm::run_f32_rows(x, k, w, &e.bias[first..][..cols], y);
-                for (r, y) in y.chunks_exact(cols).enumerate() {
-                    // SAFETY: every column is of one part.
-                    let to = unsafe { out.part(r * n + first, cols) };
-                    to.copy_from_slice(y);
-                    rows::finish(to, residual.map(|res| &res[r * n + first..][..cols]), e.act);
-                }
-            });
         });
     }
 
@@ -231,8 +188,12 @@ impl Blocks {
                 unsafe {
                     let w = self.bytes().as_ptr().add(panel.col * row);
                     let at = from / self.packed.values() * self.packed.size();
-                    with_unpack!(self.packed, U => fill::<U>(&mut s.vectors[..need], panel, w.add(at), row, run));
-                    line_f32(s.vectors.as_ptr(), panel, line);
+                    let (to, w) = (&mut s.vectors[..need], w.add(at));
+                    match self.with {
+                        With::Wide => with_unpack!(self.packed, U => fill::<U>(to, panel, w, row, run)),
+                        With::Pair => with_unpack!(self.packed, U => fill_pair::<U>(to, panel, w, row, run)),
+                    }
+                    self.with.line_f32(to.as_ptr(), panel, line);
                 }
             }
             let Some(act) = e.act.filter(|a| *a != Activation::Relu) else { return };
@@ -256,20 +217,14 @@ impl Blocks {
 
 impl Whole for Blocks {
     fn kernel(&self) -> String {
-        let with = match self.with {
-            With::Wide => Wide::NAME,
-            With::Pair => Pair::NAME,
-        };
-        format!("gemm-{}/{with}", self.packed.label())
+        format!("gemm-{}/{}", self.packed.label(), self.with.name())
     }
 
     fn run(&self, e: &Epilogue, x: &[f32], residual: Option<&[f32]>, out: &mut [f32], par: Par<'_>) {
         if x.len() / self.k <= FEW {
             self.few(e, x, residual, out, par);
-        } else if self.with == With::Wide {
-            self.many(e, x, residual, out, par);
         } else {
-            self.many_in_rows(e, x, residual, out, par);
+            self.many(e, x, residual, out, par);
         }
     }
 }
@@ -388,24 +343,6 @@ impl Few {
     }
 }
 
-/// A row of weights, with AVX2.
-///
-/// # Safety
-/// The features of [`With::Pair`]; `row` has as many values as `to`.
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpacked<U: Unpack>(row: &[u8], to: &mut [f32]) {
-    for (block, to) in row.chunks_exact(U::BYTES).zip(to.chunks_exact_mut(U::VALUES)) {
-        for (sub, to) in to.chunks_exact_mut(32).enumerate() {
-            // SAFETY: a whole block, and room for thirty-two.
-            unsafe {
-                let (low, high) = U::pair::<Pair>(block.as_ptr(), sub);
-                low.store(to.as_mut_ptr());
-                high.store(to.as_mut_ptr().add(16));
-            }
-        }
-    }
-}
-
 /// Unpacks `run` values of the panel's rows, which begin at `w` and lie `row` bytes apart, into its vectors.
 ///
 /// # Safety
@@ -432,6 +369,44 @@ unsafe fn fill<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: u
                         }
                         at += 16;
                     }
+                }
+            }
+        }
+    }
+}
+
+/// [`fill`] for AVX2.
+///
+/// # Safety
+/// As [`fill`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn fill_pair<U: Unpack>(to: &mut [__m512], panel: &Panel, w: *const u8, row: usize, run: usize) {
+    assert!(to.len() >= run * panel.vecs);
+    let to = to.as_mut_ptr().cast::<f32>();
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for v in 0..panel.vecs {
+            let cols = panel.cols.saturating_sub(16 * v).min(16);
+            // Thirty-two values of sixteen rows; zeros where there is no row.
+            let mut rows = [[0f32; 32]; 16];
+            let mut at = 0;
+            for b in 0..run / U::VALUES {
+                for sub in 0..U::VALUES / 32 {
+                    for (lane, values) in rows.iter_mut().enumerate().take(cols) {
+                        let (low, high) = U::pair::<Pair>(w.add((16 * v + lane) * row + b * U::BYTES), sub);
+                        low.store(values.as_mut_ptr());
+                        high.store(values.as_mut_ptr().add(16));
+                    }
+                    for part in (0..32).step_by(8) {
+                        for half in [0, 8] {
+                            let eight = std::array::from_fn(|i| _mm256_loadu_ps(rows[half + i][part..].as_ptr()));
+                            for (i, column) in turn8(eight).into_iter().enumerate() {
+                                let place = 16 * ((at + part + i) * panel.vecs + v) + half;
+                                _mm256_storeu_ps(to.add(place), column);
+                            }
+                        }
+                    }
+                    at += 32;
                 }
             }
         }

@@ -10,7 +10,7 @@ use super::depthwise::Depthwise;
 use super::geometry::{Code, Epilogue, Geometry, Level, Whole};
 use super::{Par, Scratch, band, gemm, room, rows, split, vector, with_scratch};
 #[cfg(target_arch = "x86_64")]
-use super::{grouped::Grouped, wide::Wide};
+use super::{grouped::Grouped, tiles::With, wide::Wide};
 use crate::model::Param;
 use rten_gemm::PackedBMatrix;
 
@@ -243,11 +243,15 @@ fn own_f32(geo: Geometry, rows: &[f32], level: Level) -> Option<Box<dyn Whole>> 
         return Some(Box::new(Depthwise::new(geo, rows)));
     }
     #[cfg(target_arch = "x86_64")]
-    if level >= Level::Vector && super::avx512::floats() {
-        return Some(match Grouped::fits(&geo) {
-            true => Box::new(Grouped::new(geo, rows)),
-            false => Box::new(Wide::f32(geo, rows)),
-        });
+    if level >= Level::Vector
+        && let Some(with) = With::best()
+    {
+        match (with, Grouped::fits(&geo)) {
+            (With::Wide, true) => return Some(Box::new(Grouped::new(geo, rows))),
+            // Few columns a group are few lanes of a vector.
+            (With::Pair, true) => {}
+            (_, false) => return Some(Box::new(Wide::f32(geo, rows, with))),
+        }
     }
     let _ = level;
     None

@@ -115,7 +115,7 @@ impl Code {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Level {
     Portable,
-    /// AVX-512, with VNNI for int8; for weights as they are stored AVX2 too.
+    /// AVX-512, with VNNI for int8; in f32 and for weights as they are stored AVX2 too.
     Vector,
     /// AMX for int8, else as `Vector`.
     Matrix,

@@ -30,6 +30,8 @@ pub(crate) mod simple;
 pub(crate) mod slope;
 pub(crate) mod spread;
 pub(crate) mod team;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 pub(crate) mod vector;
 #[cfg(target_arch = "x86_64")]
 mod wide;

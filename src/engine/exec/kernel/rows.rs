@@ -332,6 +332,48 @@ unsafe fn softmax_row<V: Lanes>(x: *const f32, out: *mut f32, n: usize) {
     }
 }
 
+/// [`softmax_in_order`]: rows of whole vectors.
+struct InOrder<'a> {
+    x: &'a mut [f32],
+    stride: usize,
+    n: usize,
+}
+
+impl LaneKernel for InOrder<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let whole = self.n.next_multiple_of(16);
+        for row in self.x.chunks_exact_mut(self.stride) {
+            row[self.n..whole].fill(f32::NEG_INFINITY);
+            row[whole..].fill(0.0);
+            let p = row.as_mut_ptr();
+            // SAFETY: whole vectors of the row.
+            unsafe {
+                let mut most = V::splat(f32::NEG_INFINITY);
+                (0..whole).step_by(16).for_each(|i| most = most.max(V::load(p.add(i))));
+                let top = V::splat(most.top());
+                let mut sum = V::splat(0.0);
+                for i in (0..whole).step_by(16) {
+                    let e = exp(V::load(p.add(i)).sub(top));
+                    e.store(p.add(i));
+                    sum = sum.add(e);
+                }
+                let scale = V::splat(1.0 / sum.sum());
+                (0..whole).step_by(16).for_each(|i| V::load(p.add(i)).mul(scale).store(p.add(i)));
+            }
+        }
+    }
+}
+
+/// Softmax of every `stride`-long row over its first `n` values in place, zero beyond. Vectors are summed one after the other, so
+/// that whole vectors of `-inf` at either end of a row change no bit of the rest. `stride` is a multiple of 16.
+pub(crate) fn softmax_in_order(x: &mut [f32], stride: usize, n: usize) {
+    assert!(stride.is_multiple_of(16) && (1..=stride).contains(&n));
+    dispatch(InOrder { x, stride, n });
+}
+
 /// Softmax of every row of `n` values in place.
 pub(crate) fn softmax(x: &mut [f32], n: usize) {
     let (rows, out) = (x.len() / n.max(1), x.as_mut_ptr());

@@ -1,17 +1,18 @@
-//! Dense steps through the AVX-512 and AMX tiles: prepares inputs once, then walks panels, lines and rows.
+//! Dense steps through the tiles of AVX-512, AMX and (f32 only) AVX2: prepares inputs once, then walks panels, lines and rows.
 //!
 //! Compared with im2col and a general product this reads each input once into cache instead of kh·kw times, which is
 //! what matters for the 16 to 64 channels of CIFAR networks.
 
 use super::amx::{self, Tiles};
-use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, line_f32, line_u8};
+use super::avx512::{Ahead, Line, Panel, Panels, Scales, Shape, WIDEST, line_u8};
 use super::geometry::{Code, Codes, Epilogue, Geometry, Level, Whole};
 use super::layout::{Layout, Prepare};
+use super::tiles::With;
 use super::{Par, Scratch, Shared, band, room, rows, split, vector, with_scratch};
 use crate::graph::Activation;
 use std::arch::x86_64::{__m512, __m512i};
 
-/// A dense step packed for AVX-512 (and VNNI or AMX for int8).
+/// A dense step packed for AVX-512 (and VNNI or AMX for int8), or for AVX2.
 pub(crate) struct Wide {
     geo: Geometry,
     layout: Layout,
@@ -23,7 +24,7 @@ pub(crate) struct Wide {
 }
 
 enum Weights {
-    F32(Panels<__m512>),
+    F32(Panels<__m512>, With),
     Int8 { panels: Panels<__m512i>, sums: Vec<i32>, factors: Vec<f32>, matrix: bool },
 }
 
@@ -45,9 +46,9 @@ fn code(x: &[f32]) -> Code {
 impl Whole for Wide {
     fn kernel(&self) -> String {
         let by = match &self.weights {
-            Weights::F32(_) => "f32/avx512",
-            Weights::Int8 { matrix: false, .. } => "u8i8/vnni",
-            Weights::Int8 { matrix: true, .. } => "u8i8/amx",
+            Weights::F32(_, with) => format!("f32/{}", with.name()),
+            Weights::Int8 { matrix: false, .. } => "u8i8/vnni".to_owned(),
+            Weights::Int8 { matrix: true, .. } => "u8i8/amx".to_owned(),
         };
         format!("{}-{by}", if self.geo.in_place() { "gemm" } else { "conv" })
     }
@@ -65,10 +66,11 @@ impl Whole for Wide {
 }
 
 impl Wide {
-    pub fn f32(geo: Geometry, rows: &[f32]) -> Wide {
+    /// For registers that this processor has.
+    pub fn f32(geo: Geometry, rows: &[f32], with: With) -> Wide {
         let layout = Layout::of(&geo, 4, false);
-        let panels = Panels::f32(rows, shape(&geo, &layout, layout.len));
-        Wide { weights: Weights::F32(panels), padded: layout.len, step: 1, geo, layout }
+        let panels = Panels::f32(rows, Shape { widest: with.widest(), ..shape(&geo, &layout, layout.len) });
+        Wide { weights: Weights::F32(panels, with), padded: layout.len, step: 1, geo, layout }
     }
 
     pub fn int8(geo: Geometry, rows: &[i8], sums: &[i32], factors: &[f32], level: Level) -> Wide {
@@ -82,7 +84,7 @@ impl Wide {
 
     fn panels(&self) -> &[Panel] {
         match &self.weights {
-            Weights::F32(panels) => &panels.list,
+            Weights::F32(panels, _) => &panels.list,
             Weights::Int8 { panels, .. } => &panels.list,
         }
     }
@@ -110,8 +112,8 @@ impl Wide {
             let x = &x[first * c..][..n * c];
             let to = Target { out: shared, residual, at: first * oc, images: 1, lines: 1, rows: n };
             match &self.weights {
-                Weights::F32(_) if self.layout.direct => self.product(e, Rows::F32(x), &to, par),
-                Weights::F32(_) => with_scratch(|Scratch { f32, .. }| {
+                Weights::F32(..) if self.layout.direct => self.product(e, Rows::F32(x), &to, par),
+                Weights::F32(..) => with_scratch(|Scratch { f32, .. }| {
                     let buf = room(f32, n * pitch);
                     split(par, buf, pitch, |r, out| out[..c].copy_from_slice(&x[r * c..][..c]));
                     self.product(e, Rows::F32(buf), &to, par);
@@ -181,8 +183,8 @@ impl Wide {
             let x = &x[from * in_len..][..n * in_len];
             let image = |i: usize| &x[i / l.lines * in_len..][..in_len];
             match (&self.weights, &codes) {
-                (Weights::F32(_), _) if l.direct => self.images(e, Rows::F32(x), &to, par),
-                (Weights::F32(_), _) => with_scratch(|Scratch { f32, .. }| {
+                (Weights::F32(..), _) if l.direct => self.images(e, Rows::F32(x), &to, par),
+                (Weights::F32(..), _) => with_scratch(|Scratch { f32, .. }| {
                     let buf = room(f32, n * size);
                     split(par, buf, l.line(), |i, out| {
                         l.write(g, image(i), i % l.lines, 0.0, out, |x, out| out.copy_from_slice(x));
@@ -279,7 +281,7 @@ impl Wide {
         par.run(parts, |part| {
             let panels = &panels[part * panels.len() / parts..(part + 1) * panels.len() / parts];
             match (&self.weights, x) {
-                (Weights::F32(p), Rows::F32(x)) => self.panels_f32(e, p, panels, x, to),
+                (Weights::F32(p, with), Rows::F32(x)) => self.panels_f32(e, (p, *with), panels, x, to),
                 (Weights::Int8 { matrix, .. }, Rows::Int8(..)) => {
                     // SAFETY: only packed for where it can run.
                     let tiles = matrix.then(|| unsafe { Tiles::set(amx::tile_rows(to.rows), self.step) });
@@ -300,7 +302,14 @@ impl Wide {
         }
     }
 
-    fn panels_f32(&self, e: &Epilogue, p: &Panels<__m512>, panels: &[Panel], x: &[f32], to: &Target<'_>) {
+    fn panels_f32(
+        &self,
+        e: &Epilogue,
+        (p, with): (&Panels<__m512>, With),
+        panels: &[Panel],
+        x: &[f32],
+        to: &Target<'_>,
+    ) {
         let (images, size, taps) = (to.images, self.layout.size(), &self.layout.taps[..]);
         let big = p.bytes() > 1 << 20;
         for (i, panel) in panels.iter().enumerate() {
@@ -332,7 +341,7 @@ impl Wide {
                     // SAFETY: the target's rows lie within `out`, `x` reaches every window of them (checked by `run` and
                     // by the preparation of `x`), different panels write different columns, and the processor's
                     // features were checked when packing.
-                    unsafe { line_f32(p.as_ptr(), &here, line) };
+                    unsafe { with.line_f32(p.as_ptr(), &here, line) };
                 }
             }
         }
@@ -444,5 +453,6 @@ fn code_of(x: &[f32], par: Par<'_>) -> Code {
 
 fn shape(g: &Geometry, l: &Layout, padded: usize) -> Shape {
     let channels = g.channels / g.groups;
-    Shape { groups: g.groups, cols: g.out_channels / g.groups, taps: l.taps.len(), len: l.len, padded, channels }
+    let cols = g.out_channels / g.groups;
+    Shape { groups: g.groups, cols, taps: l.taps.len(), len: l.len, padded, channels, widest: WIDEST }
 }

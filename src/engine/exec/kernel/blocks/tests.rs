@@ -41,7 +41,7 @@ fn every_format_multiplies_what_it_decodes_to() {
         let w = weight.values();
         let e = Epilogue { bias: noise(n, 3), act: Some(Activation::Silu) };
         let mut few: Option<Vec<f32>> = None;
-        let able = [With::Wide, With::Pair].into_iter().filter(|with| with.runs());
+        let able = [With::Wide, With::Pair].into_iter().filter(|with| unpacks(*with));
         let able: Vec<Blocks> = able.filter_map(|with| Blocks::with(&weight, with)).collect();
         let cases = [(1, 1), (3, 2), (8, 1), (9, 1), (9, 3), (40, 2)];
         for (blocks, (m, threads)) in able.iter().flat_map(|blocks| cases.map(|case| (blocks, case))) {

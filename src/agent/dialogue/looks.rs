@@ -1,0 +1,190 @@
+//! What a role looks up while it answers: which tools it has, its calls one after the other, and their answers on the way back.
+//!
+//! Not here: what tools answer (`agent::tools`), who has them answer (`agent::run`). Invariants: a role's calls are bounded, a
+//! run's rehearsals too; a call never proposes for a role that may not, and `propose` is checked as a fenced block is.
+
+use super::{Call, Cut, Dialogue, Effect, Message, Reply, Role, Stage, Tool, Turn, clean, delta};
+use crate::agent::calls;
+use crate::agent::tools::{self, Does, TOOLS};
+use crate::session::{Channel, Feed};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+
+/// Characters of one answer that go back, where the prompt has all its room; less where a server found it too long.
+const ANSWER: usize = 8_000;
+/// Characters of a call, and of its answer, in the stream.
+const SHOWN: usize = 160;
+
+impl Dialogue {
+    /// Whether `role` may look things up.
+    fn may_look(&self) -> bool {
+        !self.no_tools && self.input.looks.calls > 0
+    }
+
+    /// The tools that a turn may still call.
+    pub(super) fn offered(&self, turn: &Turn) -> Vec<&'static str> {
+        if !self.may_look() || turn.looked >= self.input.looks.calls {
+            return Vec::new();
+        }
+        let has = |t: &&Tool| match t.does {
+            Does::Looks => true,
+            Does::Rehearses => self.rehearsed < self.input.looks.rehearsals,
+            Does::Proposes => turn.role.proposes(),
+            Does::Asks => false,
+        };
+        TOOLS.iter().filter(has).map(|t| t.name).collect()
+    }
+
+    /// What is said of them beforehand.
+    pub(super) fn about_tools(&self, role: &'static Role) -> String {
+        if self.offered(&Turn::new(role, Vec::new(), None)).is_empty() {
+            return String::new();
+        }
+        let left = self.input.looks.rehearsals.saturating_sub(self.rehearsed);
+        let rehearsals = match left {
+            0 => String::new(),
+            n => format!(
+                "`rehearse` builds a plan and tries it on held-back data; it takes the engineer's machine seconds to minutes, and {} left.",
+                crate::words::counted_as(n, "is", "are")
+            ),
+        };
+        self.input.prompts.tools(&[("calls", &self.input.looks.calls.to_string()), ("rehearsals", &rehearsals)])
+    }
+
+    /// What a reply calls, also where the server took it for words. One that went in circles calls nothing.
+    pub(super) fn calls_of(&self, turn: &Turn, reply: &Reply) -> Vec<Call> {
+        if reply.cut == Some(Cut::Circles) || !self.may_look() {
+            return Vec::new();
+        }
+        match reply.calls.is_empty() {
+            true if !self.offered(turn).is_empty() => calls::in_words(&turn.text),
+            _ => reply.calls.clone(),
+        }
+    }
+
+    /// Begins to answer `calls`.
+    pub(super) fn look(&mut self, mut turn: Turn, calls: Vec<Call>, (tokens, seconds): (u64, f64)) {
+        let (reasoning, text) = apart(&turn);
+        let content = clean::cut(&text, super::QUOTED);
+        turn.messages.push(Message { calls: calls.clone(), ..Message::of("assistant", content) });
+        turn.said.reasoning.push_str(&ended(reasoning));
+        turn.said.text.push_str(&ended(text));
+        (turn.reasoning, turn.text) = (String::new(), String::new());
+        turn.said.tokens += tokens;
+        turn.said.seconds += seconds;
+        self.go_on(turn, calls.into());
+    }
+
+    /// The next call, or the next question.
+    fn go_on(&mut self, mut turn: Turn, mut left: VecDeque<Call>) {
+        while let Some(call) = left.front() {
+            let shown = clean::line(&format!("→ {} {}", call.name, call.arguments), SHOWN);
+            self.show(&mut turn, &shown);
+            match self.judge(&turn, call) {
+                Ok((tool, asked)) if tool.does == Does::Proposes => {
+                    let block = format!("```json\n{}\n```\n", Value::Object(asked));
+                    self.out.push(Effect::Feed(token(turn.role, Channel::Text, &block)));
+                    turn.text = block;
+                    return self.answered(turn, (0, 0.0), None);
+                }
+                Ok((tool, asked)) => {
+                    turn.looked += 1;
+                    self.rehearsed += usize::from(tool.does == Does::Rehearses);
+                    self.out.push(Effect::Call { tool: tool.name, asked });
+                    self.step = Stage::Looking(turn, left);
+                    return;
+                }
+                Err(why) => {
+                    turn.looked += 1;
+                    let id = left.pop_front().unwrap_or_default().id;
+                    self.told(&mut turn, id, Err(why));
+                }
+            }
+        }
+        self.put(turn);
+    }
+
+    /// Whether a call can be answered, by whom, and with which arguments.
+    fn judge(&self, turn: &Turn, call: &Call) -> Result<(&'static Tool, serde_json::Map<String, Value>), String> {
+        let offered = self.offered(turn);
+        if offered.is_empty() {
+            return Err("no calls are left; hint: answer now, from what you know".to_owned());
+        }
+        let Some(tool) = tools::find(call.name.trim()).filter(|t| offered.contains(&t.name)) else {
+            return Err(match call.name.trim() {
+                "rehearse" => "no rehearsals are left; hint: `forecast` costs nothing".to_owned(),
+                "propose" => "this role proposes nothing; hint: answer in words".to_owned(),
+                other => format!("no tool `{}`; hint: {}", clean::line(other, 60), offered.join(", ")),
+            });
+        };
+        Ok((tool, call.asked()?))
+    }
+
+    /// A tool has answered.
+    pub(super) fn called(
+        &mut self,
+        mut turn: Turn,
+        mut left: VecDeque<Call>,
+        answer: Result<Value, String>,
+        seconds: f64,
+    ) {
+        turn.said.seconds += seconds;
+        let id = left.pop_front().unwrap_or_default().id;
+        self.told(&mut turn, id, answer);
+        self.go_on(turn, left);
+    }
+
+    /// An answer on its way to the model, and a line of it to people.
+    fn told(&mut self, turn: &mut Turn, id: String, answer: Result<Value, String>) {
+        let content = match &answer {
+            Ok(value) => value.to_string(),
+            Err(why) => json!({ "error": clean::line(why, 1_000) }).to_string(),
+        };
+        let most = ANSWER.min(self.room / 4);
+        let content = match content.chars().count() > most {
+            true => {
+                format!("{} (cut off here; hint: ask for less, by `filter` or `limit`)", clean::cut(&content, most))
+            }
+            false => content,
+        };
+        let shown = match &answer {
+            Ok(_) => clean::line(&format!("← {content}"), SHOWN),
+            Err(why) => clean::line(&format!("← refused: {why}"), SHOWN),
+        };
+        self.show(turn, &shown);
+        turn.messages.push(Message { answers: id, ..Message::of("tool", content) });
+    }
+
+    /// A line in the role's own stream, which is kept with what it says.
+    fn show(&mut self, turn: &mut Turn, line: &str) {
+        let line = format!("{line}\n");
+        self.out.push(Effect::Feed(token(turn.role, Channel::Reasoning, &line)));
+        turn.said.reasoning.push_str(&line);
+    }
+}
+
+fn token(role: &Role, channel: Channel, text: &str) -> Feed {
+    Feed::Token { role: role.name.to_owned(), channel, text: text.to_owned() }
+}
+
+/// Words that end with their line, if there are any.
+fn ended(mut words: String) -> String {
+    if !words.is_empty() && !words.ends_with('\n') {
+        words.push('\n');
+    }
+    words
+}
+
+/// A reply's reasoning and text, where only the end of the reasoning was marked.
+pub(super) fn apart(turn: &Turn) -> (String, String) {
+    match delta::split_orphan_close(&turn.text) {
+        Some((before, after)) => (format!("{}{before}", turn.reasoning), after.trim_start().to_owned()),
+        None => (turn.reasoning.clone(), turn.text.clone()),
+    }
+}
+
+/// A message as the transcript keeps it.
+pub(super) fn written(m: &Message) -> String {
+    let calls: String = m.calls.iter().map(|c| format!("→ {} {}\n", c.name, c.arguments)).collect();
+    format!("[{}]\n{}\n{calls}\n", m.role, m.content)
+}
