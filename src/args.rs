@@ -76,6 +76,13 @@ pub enum Cmd {
     Control(Control),
     /// Compress without a screen: profile, propose, decide by policy, compress, evaluate.
     Run(Run),
+    /// What authors of plans (the planner, each model, you) expected, and what came of it, over all sessions.
+    Ledger {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Hold language models against the planner: the same runs without a screen, over seeds, in a table.
+    BenchAgents(BenchAgents),
     /// Check every kernel of this device against double precision, and its timings against what is possible.
     Selftest(Selftest),
     /// Write the model of a session's last accepted (else last applied) round.
@@ -586,6 +593,24 @@ pub struct Run {
     pub json: bool,
     #[command(flatten)]
     pub on: On,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchAgents {
+    /// A model and its server, as qwen3:14b@http://localhost:11434/v1, once for each; `,calls=0` behind it where it may look nothing up.
+    #[arg(long, value_name = "MODEL@URL[,calls=N]")]
+    pub agents: Vec<String>,
+    /// Runs of each, with the seeds 0, 1 and so on.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub seeds: u64,
+    /// Folder for the runs, their logs and bench.json.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+    /// What `paring run` is given, without --out, --seed, --llm-url and --llm-model.
+    #[arg(last = true, required = true, value_name = "RUN")]
+    pub run: Vec<String>,
 }
 
 #[derive(Debug, Clone, Subcommand)]

@@ -25,6 +25,11 @@ pub fn blinded(state: &State) -> State {
         decisions: _,
         next_decision: _,
         constraints: _,
+        // Said by agents, and planned from what is told here.
+        claims: _,
+        rivals: _,
+        // Measured on evaluation data.
+        records,
         notes: _,
         utterances,
         timeline,
@@ -39,7 +44,7 @@ pub fn blinded(state: &State) -> State {
         (card.data, card.recipe) = Default::default();
     }
     rounds.iter_mut().for_each(blind_round);
-    (*trials, *built, *utterances, *timeline, *failure, *undo, *redo) = Default::default();
+    (*trials, *built, *records, *utterances, *timeline, *failure, *undo, *redo) = Default::default();
     out
 }
 

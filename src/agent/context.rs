@@ -6,7 +6,7 @@
 use super::table::{Row, short, table};
 use super::{clean, critic};
 use crate::graph::Graph;
-use crate::plan::{Action, Basis, Cost, Decision, Forecaster, Limit, Target};
+use crate::plan::{Action, Author, Basis, Cost, Decision, Forecaster, Limit, Target};
 use crate::profile::{BROKEN, Profile, SensCurve, SensTarget};
 use crate::quant::Precision;
 use crate::session::{Ask, Role, Share, State, Table};
@@ -45,6 +45,26 @@ pub fn context(state: &State, role: &Role, room: usize) -> String {
     let rest = left.saturating_sub(tables.iter().flatten().map(|t| t.chars().count()).sum());
     for ((table, _), text) in role.reads.iter().zip(tables) {
         out.push_str(&text.unwrap_or_else(|| facts.table(*table, rest)));
+    }
+    out
+}
+
+/// What came of `model`'s proposals so far, for a role that proposes, and how to say what it expects.
+pub fn standing(state: &State, role: &Role, model: &str) -> String {
+    if role.task != Ask::Propose || !role.proposes() {
+        return String::new();
+    }
+    let metric = state.metric();
+    let unit = if metric.change_unit.is_empty() { String::new() } else { format!("in {} ", metric.change_unit) };
+    let worse = if metric.scale < 0.0 { "positive" } else { "negative" };
+    let mut out = format!(
+        "\n## What you expect, and what came\nWith the proposal goes `expect`: the change of {} {unit}that you expect of the plan as it then \
+         stands, once it is built and re-fitted ({worse} is worse). It is shown to the engineer and kept with what is measured.\n",
+        metric.name
+    );
+    let author = Author::Agent { role: role.name.to_owned(), model: model.to_owned() };
+    if let Some(words) = state.standing_words(&author) {
+        let _ = writeln!(out, "Your record: {words}.");
     }
     out
 }

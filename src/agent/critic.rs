@@ -1,10 +1,11 @@
 //! Compares what was forecast with what was measured, in code: the evaluation role argues from it, and without an
 //! endpoint it speaks for itself. Pure.
 
+use super::clean;
 use super::table::short;
 use crate::plan::{Basis, Estimate};
 use crate::profile::Doubt;
-use crate::session::{Round, State, Utterance};
+use crate::session::{Entry, Round, State, Utterance, ledger};
 use crate::task::Metric;
 use crate::words::counted;
 use std::fmt;
@@ -103,9 +104,24 @@ pub fn utterance(state: &State, round: u32) -> Option<Utterance> {
         round,
         role: "critic".into(),
         model: "built-in".into(),
-        text: critique.to_string(),
+        text: format!("{critique}{}", standings(state, round)),
         ..Utterance::default()
     })
+}
+
+/// Who had expected what of the round, and what their records are now.
+fn standings(state: &State, round: u32) -> String {
+    let metric = state.metric();
+    let line = |e: Entry| {
+        let expected = e.expected.map_or(String::new(), |x| {
+            let came = if e.held == Some(true) { "which came" } else { "which did not come" };
+            format!(" expected {}, {came};", metric.change_words(x))
+        });
+        let whose = state.decisions.iter().find(|d| ledger::who(&d.author) == e.who)?;
+        let so_far = state.standing_words(&whose.author)?;
+        Some(format!("\n{}:{expected} so far: {so_far}", clean::line(&e.who, 80)))
+    };
+    ledger::entries(state, round).into_iter().filter_map(line).collect()
 }
 
 impl fmt::Display for Critique {

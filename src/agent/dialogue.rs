@@ -12,7 +12,7 @@ use super::{
     AGENTS, AgentInput, Call, Cut, LlmError, Message, Outcome, Reply, clean, context, critic, delta, notice, proposal,
 };
 use crate::plan::{Author, Decision, DecisionId, Status};
-use crate::session::{Channel, Event, Feed, ROLES, Role, Utterance};
+use crate::session::{Channel, Claim, Event, Feed, ROLES, Role, Utterance};
 use crate::words::{counted, counted_as};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -248,7 +248,8 @@ impl Dialogue {
 
     fn ask(&mut self, role: &'static Role) {
         let state = &self.input.state;
-        let facts = context::context(state, role, self.room);
+        let mut facts = context::context(state, role, self.room);
+        facts.push_str(&context::standing(state, role, &self.model));
         self.used = facts.chars().count();
         let critique = critic::compare(state, state.round).map(|c| c.to_string()).unwrap_or_default();
         let told = |r: &Role| (r.name, self.told.get(r.name).map_or("", String::as_str));
@@ -379,6 +380,7 @@ impl Dialogue {
         if !second.summary.is_empty() {
             both.summary = second.summary;
         }
+        both.expects = second.expects.or(both.expects);
         both.remarks.extend(second.remarks);
         both.errors = second.errors;
         if both.drafts.is_empty() && !both.errors.is_empty() {
@@ -403,6 +405,7 @@ impl Dialogue {
         } else {
             let author = Author::Agent { role: role.name.into(), model: self.model.clone() };
             let round = self.input.state.round;
+            self.claim(role, &author, checked.expects);
             let decision = |draft: Draft| {
                 let bare = Decision::new(draft.target, draft.action, author.clone());
                 Decision { round, rationale: draft.why, ..bare }
@@ -413,6 +416,22 @@ impl Dialogue {
             self.out.push(Effect::Event(Event::Proposed { decisions }));
         }
         self.next();
+    }
+
+    /// What it expects of the plan is kept beside what it proposes, and what came of such words before is said with it.
+    fn claim(&mut self, role: &'static Role, author: &Author, expects: Option<f64>) {
+        let state = &self.input.state;
+        let metric = state.metric();
+        let said = expects.map(|e| format!("expects {} {}", metric.name, metric.change_words(metric.shown(e))));
+        let before = state.standing_words(author).map(|w| format!("so far: {w}"));
+        let words: Vec<String> = said.into_iter().chain(before).collect();
+        let expects = expects.map(|e| metric.shown(e));
+        let (round, prompts) = (state.round, self.input.prompts.version());
+        let claim = Claim { round, author: author.clone(), expects, prompts };
+        self.out.push(Effect::Event(Event::Claimed { claim }));
+        if !words.is_empty() {
+            self.say(role.name, &words.join("; "));
+        }
     }
 
     fn remember(&mut self, role: &'static Role, decisions: &[Decision]) {

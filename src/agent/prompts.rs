@@ -72,6 +72,15 @@ impl Prompts {
         }
     }
 
+    /// What tells these prompts from others: the same text has the same.
+    pub fn version(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for (name, text) in &self.0 {
+            hash.update(name.as_bytes()).update(text.as_bytes());
+        }
+        hash.finalize().to_hex()[..8].to_owned()
+    }
+
     fn get(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }

@@ -146,6 +146,12 @@ pub static TOOLS: [Tool; 13] = [
         takes: &[
             ("decisions", Kind::Plan, true, DECISIONS),
             ("summary", Kind::Text, false, "why, in a sentence or two, for the engineer"),
+            (
+                "expect",
+                Kind::Number,
+                false,
+                "the change of the metric that you expect of the whole plan once it is built, as it is shown (points lost are negative); kept beside what is measured",
+            ),
         ],
     },
 ];

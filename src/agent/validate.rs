@@ -49,6 +49,8 @@ pub struct Validated {
     /// What was changed or passed over without need of repair (rounding, another role's business).
     pub remarks: Vec<String>,
     pub summary: String,
+    /// What the author expects of the whole plan: change of the metric as it is shown.
+    pub expects: Option<f64>,
 }
 
 /// How an entry's target matched: an explicit name beats a pattern on the same target.
@@ -65,6 +67,7 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
     if let Some(s) = proposal.get("summary").and_then(Value::as_str) {
         out.summary = clean::line(s, MAX_SUMMARY);
     }
+    out.expects = expects(proposal).filter(|e| e.is_finite());
     let entries = proposal.get("decisions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if entries.len() > MAX_ENTRIES {
         out.remarks.push(format!("only the first {MAX_ENTRIES} of {} entries were read", entries.len()));
@@ -247,6 +250,15 @@ fn ratio(entry: &Map<String, Value>, shown: &str) -> Result<f64, String> {
         ));
     }
     Ok(number)
+}
+
+/// The expected change: a number, perhaps in quotes and with its unit.
+fn expects(proposal: &Map<String, Value>) -> Option<f64> {
+    match ["expect", "expects", "expected"].iter().find_map(|k| proposal.get(*k))? {
+        Value::Number(n) => n.as_f64(),
+        Value::String(s) => s.split_whitespace().next()?.trim_end_matches('%').parse().ok(),
+        _ => None,
+    }
 }
 
 fn precision(entry: &Map<String, Value>, shown: &str) -> Result<Precision, String> {

@@ -139,6 +139,8 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             };
             headless::run::run(complete(spec)?, &wanted, r.json)
         }
+        Cmd::Ledger { json } => headless::ledger::run(json),
+        Cmd::BenchAgents(b) => headless::bench_agents::run(&b),
         Cmd::Export { name, out, format, json } => sessions::export(&name, out.as_deref(), &format, json),
         Cmd::Demo { what: Demo::Train { kind, seed, out } } => headless::demo::train(&kind, seed, &out),
         Cmd::Demo { what: Demo::Images { split, count, out } } => headless::demo::images(&split, count, &out),

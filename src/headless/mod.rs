@@ -5,6 +5,7 @@
 
 pub mod against;
 mod answers;
+pub mod bench_agents;
 pub mod choices;
 pub mod control;
 pub mod convert;
@@ -14,6 +15,7 @@ pub mod generate;
 pub mod heal;
 pub mod imatrix;
 mod learnt;
+pub mod ledger;
 pub mod out;
 pub mod policy;
 pub mod profile;

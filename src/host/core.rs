@@ -9,6 +9,7 @@ use super::dial::Dial;
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
 use super::jobs::{self, JobKind};
+use super::ledger::{self, Ledger};
 use super::machine::Watch;
 use super::outbox::Outbox;
 use crate::control::Asked;
@@ -105,6 +106,7 @@ pub(super) struct Core {
     owed: Vec<Event>,
     llm: Llm,
     auto: Auto,
+    ledger: Option<Ledger>,
     stopping: Option<String>,
     /// A [`Input::Still`] is on its way.
     waiting: bool,
@@ -122,8 +124,7 @@ impl Core {
         (journal, recovered): (Journal, Option<String>),
         state: State,
         engine: Arc<dyn Engine>,
-        llm: Llm,
-        auto: Auto,
+        (llm, auto, ledger): (Llm, Auto, Option<Ledger>),
         tx: mpsc::Sender<Input>,
     ) -> Core {
         Core {
@@ -139,6 +140,7 @@ impl Core {
             owed: Vec::new(),
             llm,
             auto,
+            ledger,
             searched: None,
             stopping: None,
             waiting: false,
@@ -153,6 +155,9 @@ impl Core {
     pub fn begin(&mut self, first: Option<Event>) -> Result<(), String> {
         let fresh = matches!(first, Some(Event::Opened { .. }));
         self.commit(first.into_iter().collect())?;
+        if let Some(records) = self.ledger.as_ref().map(Ledger::recall).filter(|r| *r != self.state.records) {
+            self.commit(vec![Event::Recalled { records }])?;
+        }
         if fresh {
             if self.auto.on_open {
                 self.start(JobKind::Open);
@@ -422,7 +427,18 @@ impl Core {
         if let Some(job) = &mut self.job {
             job.hear(&record.event);
         }
+        self.note_down(&record);
         self.broadcast(&HostMsg::Event { record: Box::new(record) });
+    }
+
+    /// What came of a round goes into the ledger, again when its fate is decided.
+    fn note_down(&mut self, record: &Record) {
+        let (Some(ledger), Some(round)) = (&self.ledger, ledger::judged(&record.event)) else { return };
+        if let Err(e) = ledger.keep(&crate::session::ledger::entries(&self.state, round), record.at_ms) {
+            tracing::warn!(error = %e, "ledger");
+            let text = format!("{e}; what came of round {round} is known to this session alone");
+            self.feed(Feed::warn(text));
+        }
     }
 
     /// Commits the end of a job, now or as soon as the disk has room.

@@ -6,6 +6,7 @@
 
 use super::client::{Client, Messages};
 use super::engine::Llm;
+use super::ledger::Ledger;
 use super::log::Log;
 use super::spec::OpenSpec;
 use super::{Auto, Host, HostError, Settings, compute};
@@ -104,7 +105,12 @@ pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
     let llm = |s: &OpenSpec| Llm { base_url: s.llm_url.clone(), model: s.llm_model.clone(), looks: s.looks };
     let of = |s: &OpenSpec| (s.auto, llm(s), s.budget);
     let (auto, llm, budget) = spec.as_ref().map_or_else(|| (true, Llm::default(), Budget::default()), of);
-    let settings = Settings { auto: Auto { on_open: auto, on_accept: auto, rehearse: auto }, llm, budget };
+    let settings = Settings {
+        auto: Auto { on_open: auto, on_accept: auto, rehearse: auto },
+        llm,
+        budget,
+        ledger: Ledger::of(place),
+    };
     Host::start(place, settings, |card| compute::open(place, spec, card))
 }
 

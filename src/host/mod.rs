@@ -14,6 +14,7 @@ pub mod engine;
 mod error;
 mod input;
 mod jobs;
+pub mod ledger;
 pub mod lifecycle;
 mod log;
 mod machine;
@@ -32,6 +33,7 @@ use crate::session::{Event, Journal, JournalError, Place, SessionCard, State};
 use client::{Client, ConnectError, Messages};
 use engine::{Engine, Llm};
 use input::Input;
+use ledger::Ledger;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
@@ -61,6 +63,8 @@ pub struct Settings {
     pub llm: Llm,
     /// The budget of a session that is new.
     pub budget: Budget,
+    /// Where what authors expected and what came is kept across sessions.
+    pub ledger: Option<Ledger>,
 }
 
 /// A running host in this process.
@@ -92,7 +96,7 @@ impl Host {
         };
         let (inputs, rx) = mpsc::channel(QUEUE);
         let kept = (opened.journal, opened.recovered.clone());
-        let mut core = Core::new(kept, state, engine, settings.llm, settings.auto, inputs.clone());
+        let mut core = Core::new(kept, state, engine, (settings.llm, settings.auto, settings.ledger), inputs.clone());
         core.begin(first).map_err(HostError::Engine)?;
         let (end, ended) = watch::channel(false);
         std::thread::Builder::new().name("session".to_owned()).spawn(move || {

@@ -20,7 +20,12 @@ struct Rig {
 }
 
 fn settings(on_open: bool) -> Settings {
-    Settings { auto: Auto { on_open, on_accept: true, rehearse: true }, llm: Llm::default(), budget: Budget::default() }
+    Settings {
+        auto: Auto { on_open, on_accept: true, rehearse: true },
+        llm: Llm::default(),
+        budget: Budget::default(),
+        ledger: None,
+    }
 }
 
 fn start(dir: &std::path::Path, fake: &Arc<Fake>, on_open: bool) -> Result<Host, HostError> {

@@ -110,7 +110,8 @@ impl Server {
         }
         let decisions = plan.drafts.iter().map(|d| (d.target.clone(), d.action.clone(), d.why.clone())).collect();
         let summary = asked.text("summary").unwrap_or_default().to_owned();
-        let offer = Offer { decisions, summary, by: String::new() };
+        let expects = asked.number("expect").filter(|e| e.is_finite());
+        let offer = Offer { decisions, summary, expects, by: String::new() };
         let after = self.live.command(by, Command::Offer { offer }).await?;
         let new = after.decisions.iter().filter(|d| d.id.0 >= before.next_decision);
         let mine = |d: &&crate::plan::Decision| matches!(&d.author, crate::plan::Author::Agent { role, .. } if role == OUTSIDE.name);

@@ -145,6 +145,9 @@ pub struct Offer {
     /// Targets, actions and the reason of each.
     pub decisions: Vec<(Target, Action, String)>,
     pub summary: String,
+    /// What is expected of the whole plan: change of the metric as it is shown.
+    #[serde(default)]
+    pub expects: Option<f64>,
     /// Whose they are. The host writes the name that the client greeted with.
     #[serde(default)]
     pub by: String,

@@ -1,6 +1,6 @@
 //! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
 
-use super::{Controlled, Recipe};
+use super::{Claim, Controlled, Recipe, Rival, Standings};
 use crate::data::DataCard;
 use crate::eval::{Correction, Margins};
 use crate::graph::{Graph, Macs};
@@ -210,6 +210,18 @@ pub enum Event {
     Proposed {
         decisions: Vec<Decision>,
     },
+    /// What an agent expects of the plan with what it proposes next.
+    Claimed {
+        claim: Claim,
+    },
+    /// What the planner would do for the same budget, beside what agents proposed.
+    Rivalled {
+        rival: Rival,
+    },
+    /// What earlier sessions showed of authors.
+    Recalled {
+        records: Vec<Standings>,
+    },
     /// Proposals that came too late or in vain: the engineer had settled these targets. Nothing changes by it.
     PassedOver {
         proposals: Vec<PassedOver>,
@@ -372,6 +384,9 @@ impl Event {
             | Event::RecipeSet { .. }
             | Event::Resolved { .. }
             | Event::PassedOver { .. }
+            | Event::Claimed { .. }
+            | Event::Rivalled { .. }
+            | Event::Recalled { .. }
             | Event::Remeasured { .. }
             | Event::Paired { .. }
             | Event::Built { .. }

@@ -4,6 +4,7 @@
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
 //! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
 
+use super::ledger::{MOST_CLAIMS, MOST_RECORDS, MOST_RIVALS};
 use super::state::Begun;
 use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
@@ -108,6 +109,9 @@ impl State {
             | Event::LaddersMeasured { .. }
             | Event::Sensed { .. }
             | Event::PassedOver { .. }
+            | Event::Claimed { .. }
+            | Event::Rivalled { .. }
+            | Event::Recalled { .. }
             | Event::Undone
             | Event::Redone
             | Event::Noted { .. }
@@ -167,6 +171,20 @@ impl State {
             }
             Event::Proposed { decisions } => decisions.iter().for_each(|d| self.insert(d.clone())),
             Event::PassedOver { .. } => {}
+            Event::Claimed { claim } => {
+                self.claims.retain(|c| c.round != claim.round || c.author != claim.author);
+                self.claims.push(claim.clone());
+                trim(&mut self.claims, MOST_CLAIMS);
+            }
+            Event::Rivalled { rival } => {
+                self.rivals.retain(|r| r.round != rival.round);
+                self.rivals.push(rival.clone());
+                trim(&mut self.rivals, MOST_RIVALS);
+            }
+            Event::Recalled { records } => {
+                self.records.clone_from(records);
+                self.records.truncate(MOST_RECORDS);
+            }
             Event::Edited { id, action, author } => self.each(&[*id], |d, _| {
                 let old = std::mem::replace(&mut d.action, action.clone());
                 d.edited_from.get_or_insert(old);

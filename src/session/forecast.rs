@@ -71,7 +71,9 @@ impl State {
             let open = |(_, a): &(Target, Action)| matches!(a, Action::Prune { kept, .. } if kept.is_empty());
             a.iter().any(|(_, a)| *a != Action::Keep) && !a.iter().any(open) && self.trials.of(a).is_none()
         };
-        [self.shown_actions(), self.recipe_actions()].into_iter().find(ready)
+        // Last what the planner would do instead, so that both have been seen on the same data.
+        let rival = self.rivals.iter().rev().find(|r| r.round == self.round).map(|r| r.actions.clone());
+        [self.shown_actions(), self.recipe_actions()].into_iter().chain(rival).find(ready)
     }
 
     /// Whether other plans for the same budget may be looked for: one is shown, and a factor is asked for.

@@ -1,7 +1,7 @@
 //! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`, what of it
 //! would run in `inforce.rs`.
 
-use super::{Built, Controlled, Evaluation, Phase, Seq, SessionCard, Utterance};
+use super::{Built, Claim, Controlled, Evaluation, Phase, Rival, Seq, SessionCard, Standings, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
@@ -94,6 +94,15 @@ pub struct State {
     /// The id that the next decision gets; ids are never used twice, not even after an undo.
     pub next_decision: u64,
     pub constraints: Vec<Constraint>,
+    /// What agents expected of their proposals, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<Claim>,
+    /// What the planner would have done instead, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rivals: Vec<Rival>,
+    /// What earlier sessions showed of authors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<Standings>,
     pub notes: Vec<(u32, String)>,
     pub utterances: Vec<Utterance>,
     pub timeline: Vec<TimelineEntry>,

@@ -74,6 +74,17 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             [d] => format!("{} {} {}", proposes(&d.author), d.target, action(&d.action)),
             [d, ..] => format!("{} {} decisions", proposes(&d.author), decisions.len()),
         },
+        Event::Claimed { claim } => match claim.expects {
+            Some(change) => {
+                let metric = before.metric();
+                format!("{} expects {} {} of the plan", claim.author, metric.name, metric.change_words(change))
+            }
+            None => return None,
+        },
+        Event::Rivalled { rival } => {
+            format!("the planner would do otherwise for this budget: {}", counted(rival.actions.len(), "decision"))
+        }
+        Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {
             [] => return None,
             [one] => passed_over(one),

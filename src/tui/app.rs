@@ -365,6 +365,9 @@ impl App {
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
             | Event::HealingBegun { .. }
+            | Event::Claimed { .. }
+            | Event::Rivalled { .. }
+            | Event::Recalled { .. }
             | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}

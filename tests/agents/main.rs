@@ -6,6 +6,7 @@ mod fake_llm;
 mod session;
 
 mod bounds;
+mod cases;
 mod dialogue;
 mod hostile;
 mod origins;

@@ -39,7 +39,7 @@ impl Session {
     async fn open(dir: &Path, spec: OpenSpec) -> Session {
         let place = Place::at(&dir.join("session"));
         let auto = Auto { on_open: false, on_accept: false, rehearse: false };
-        let settings = Settings { auto, llm: Llm::default(), budget: Budget::default() };
+        let settings = Settings { auto, llm: Llm::default(), budget: Budget::default(), ledger: None };
         let host = Host::start(&place, settings, |card| compute::open(&place, Some(spec), card)).expect("opens");
         let (client, messages) = host.connect("test", false).await.expect("connects");
         let mut s = Session { host, client, messages, state: State::default() };

@@ -34,6 +34,7 @@ impl Session {
             auto: Auto { on_open: true, on_accept: false, rehearse: false },
             llm: Llm::default(),
             budget: Budget { macs: Some(0.7), drop: Some(0.02), ..Budget::default() },
+            ledger: None,
         };
         let host =
             Host::start(&place, settings, |card| open_subject(&place, Some(spec), card, |_| Ok(regress::subject())));

@@ -5,7 +5,7 @@ use crate::agent::clean;
 use crate::host::desk::Desk;
 use crate::host::jobs::JobKind;
 use crate::plan::{Action, Author, Decision, Target};
-use crate::session::{Event, OUTSIDE, Offer, State, Utterance};
+use crate::session::{Claim, Event, OUTSIDE, Offer, State, Utterance};
 
 /// Longest name of a program, summary, reason of a decision and line of what was looked at, characters.
 const NAME: usize = 60;
@@ -60,6 +60,9 @@ pub fn offer(state: &State, desk: &dyn Desk, offer: Offer) -> Result<Effect, Str
         text = format!("{text} (in the place of {gone} of others)").trim().to_owned();
     }
     let mut events = vec![said(state, &offer.by, text)];
+    let expects = offer.expects.filter(|e| e.is_finite()).map(|e| state.metric().shown(e));
+    let claim = Claim { round: state.round, author, expects, prompts: String::new() };
+    events.push(Event::Claimed { claim });
     events.extend(proposed);
     Ok(Effect::events(events))
 }

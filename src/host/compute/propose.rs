@@ -7,8 +7,8 @@ use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
-use crate::plan::{Action, Author, Decision, Forecaster, Target};
-use crate::session::{Ask, Channel, Event, Feed, ROLES, Role, State, Utterance};
+use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key, same_cut};
+use crate::session::{Ask, Channel, Event, Feed, ROLES, Rival, Role, State, Utterance};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Instant;
@@ -135,8 +135,76 @@ impl Compute {
             ToHost { compute: self, job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
         runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
         job.cancel().check()?;
-        to.failed.map_or(Ok(()), Err)
+        to.failed.map_or(Ok(()), Err)?;
+        if task == Ask::Propose { self.beside(job) } else { Ok(()) }
     }
+
+    /// After agents proposed: what the planner would do for the same budget, and where that differs.
+    fn beside(&self, job: &Job) -> Result<(), JobError> {
+        let state = job.state()?;
+        let by_agents = |d: &&Decision| matches!(d.author, Author::Agent { .. });
+        if state.round == 0 || !state.open().into_iter().any(|d| by_agents(&d)) {
+            return Ok(());
+        }
+        // Without what agents have open, as if nobody had proposed yet.
+        let mut alone = (*state).clone();
+        alone.decisions.retain(|d| !(by_agents(&d) && d.status == Status::Proposed));
+        let Ok(planned) = plan_now(&alone, &mut |_| {}) else { return Ok(()) };
+        let given: Vec<(Target, Action)> =
+            alone.recipe_actions().into_iter().filter(|(t, _)| !planned.iter().any(|d| d.target == *t)).collect();
+        let actions = given.into_iter().chain(planned.iter().map(Decision::planned)).collect();
+        let Ok(actions) = rehearsable(&state, &self.desk, actions) else { return Ok(()) };
+        let shown = state.shown_actions();
+        if plan_key(&shown) == plan_key(&actions) {
+            return Ok(());
+        }
+        let words = difference(&state, &shown, &actions);
+        let rival = Rival { round: state.round, actions };
+        job.events(vec![
+            Event::Rivalled { rival },
+            Event::Said { utterance: Box::new(Utterance::whole(state.round, PLANNER, "built-in", words)) },
+        ])
+    }
+}
+
+/// Two plans for one budget, in words.
+fn difference(state: &State, theirs: &[(Target, Action)], own: &[(Target, Action)]) -> String {
+    let changes = |plan: &[(Target, Action)]| plan.iter().filter(|(_, a)| *a != Action::Keep).count();
+    let other = |a: &[(Target, Action)], b: &[(Target, Action)]| {
+        let same = |x: &(Target, Action)| b.iter().any(|y| x.0 == y.0 && same_cut(&x.1, &y.1, 1e-9));
+        a.iter().filter(|x| x.1 != Action::Keep && !same(x)).map(|x| x.0.to_string()).collect::<Vec<_>>()
+    };
+    let mut rows = other(own, theirs);
+    rows.extend(other(theirs, own));
+    rows.sort();
+    rows.dedup();
+    let named = rows.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
+    let more = if rows.len() > 4 { format!(" and {} more", rows.len() - 4) } else { String::new() };
+    let metric = state.metric();
+    let told = |plan: &[(Target, Action)]| {
+        let Some(f) = state.forecaster().map(|f| f.actions(plan)) else { return "no forecast".to_owned() };
+        let budget = state.budget.items();
+        let factors: Vec<String> =
+            [("latency", f.latency), ("macs", f.macs), ("memory", f.memory), ("params", f.params)]
+                .into_iter()
+                .filter(|(name, _)| budget.iter().any(|(n, target)| n == name && target.is_some()))
+                .map(|(name, e)| format!(", {name} {:.2}x", e.value))
+                .collect();
+        let q = match f.quality.basis {
+            Basis::Unmeasured => format!("{} not measured", metric.name),
+            _ => metric.forecast_words(f.quality.value, f.quality.low, f.quality.high),
+        };
+        format!("{q}{}", factors.concat())
+    };
+    format!(
+        "For the same budget I would plan otherwise at {}: {named}{more}. Forecast of mine ({}): {}; of theirs ({}): {}. \
+         Both are tried on held-back data while nothing else runs; asked for a plan, I lay mine before you instead.",
+        crate::words::counted(rows.len(), "place"),
+        crate::words::counted(changes(own), "decision"),
+        told(own),
+        crate::words::counted(changes(theirs), "decision"),
+        told(theirs),
+    )
 }
 
 /// Hands on what agents say, until the host does not take it.
@@ -216,7 +284,7 @@ fn rehearsed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DecisionId, Status};
+    use crate::plan::DecisionId;
     use crate::quant::Precision;
 
     #[test]

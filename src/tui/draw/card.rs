@@ -3,7 +3,7 @@
 use super::{Canvas, span};
 use crate::config::text::{clean, fit, left, right, wrap};
 use crate::config::{Act, Role};
-use crate::plan::{Action, Estimate, Limit, Outcome, Target};
+use crate::plan::{Action, Author, Estimate, Limit, Outcome, Target};
 use crate::quant::Precision;
 use crate::session::Standing;
 use crate::task::Metric;
@@ -439,6 +439,9 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
         by = format!("edited {by}; first proposed {}", super::layers::brief(from, pal.ascii));
     }
     lines.push(Line::from(span(format!(" {}", fit(&by, room)), pal.fg(Role::Dim))));
+    if let (Author::Agent { .. }, Some(words)) = (&d.author, app.state.standing_words(&d.author)) {
+        paragraph(lines, &format!("so far: {}", clean(&words)), room, 2, pal.fg(Role::Dim));
+    }
     if !d.rationale.is_empty() {
         // An edit keeps the reasons of what it replaced, whose figures are not its own.
         let head = if d.edited_from.is_some() || f.drafting { "why it was proposed:" } else { "why:" };

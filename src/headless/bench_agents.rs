@@ -1,0 +1,278 @@
+//! `paring bench-agents`: the planner and language models on the same sessions and budgets, without a human, side by side in a table.
+//!
+//! Each run is a `paring run` of its own, in a process of its own and a folder of its own, so that nobody learns from another; what a
+//! run was measured to be is its `report.json`, what was said in it its journal. Not here: how a run goes (`run`). Invariant: a run that
+//! failed is a row that says so, never one left out.
+
+use super::out::{self, say, tell};
+use super::{Cancelled, Exit, cancel_on_signals, print_json};
+use crate::args::BenchAgents;
+use crate::exec::Cancel;
+use crate::plan::Author;
+use crate::session::{Journal, State};
+use crate::words::counted;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Who proposes.
+#[derive(Debug, Clone, PartialEq)]
+struct Contender {
+    name: String,
+    /// Model and address; the planner has none.
+    agents: Option<(String, String)>,
+    /// Calls a role, where they are not the usual ones.
+    calls: Option<usize>,
+}
+
+/// `MODEL@URL` or `MODEL@URL,calls=N`.
+fn contender(words: &str) -> Result<Contender> {
+    let (at, calls) = match words.rsplit_once(",calls=") {
+        Some((at, n)) => {
+            let n = n.parse().with_context(|| format!("`{words}`: calls={n} is no number; hint: calls=0 for none"))?;
+            (at, Some(n))
+        }
+        None => (words, None),
+    };
+    // Models may have an @ in their names, addresses begin with their scheme.
+    let split = at.find("@http://").or_else(|| at.find("@https://"));
+    let Some((model, url)) = split.map(|i| (&at[..i], &at[i + 1..])).filter(|(model, _)| !model.is_empty()) else {
+        bail!("`{words}` names no model and server; hint: --agents qwen3:14b@http://localhost:11434/v1");
+    };
+    let name = calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
+    Ok(Contender { name, agents: Some((model.to_owned(), url.to_owned())), calls })
+}
+
+/// What came of one run.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Row {
+    contender: String,
+    seed: u64,
+    /// Why there is nothing else to tell.
+    failed: Option<String>,
+    met: bool,
+    /// As the metric is filed.
+    score: Option<f64>,
+    factors: Value,
+    rounds: usize,
+    /// Decisions that were built, by who proposed them.
+    by_agents: usize,
+    by_planner: usize,
+    /// Calls that were answered.
+    looked: usize,
+    /// Questions that were asked again with their errors.
+    corrected: usize,
+    tokens: u64,
+    /// Of the models' answers, and of the whole run.
+    model_seconds: f64,
+    seconds: f64,
+}
+
+/// Runs all contenders over all seeds and prints what came of them.
+///
+/// # Errors
+/// A contender that is none, a folder that cannot be written, a signal; runs that fail are rows.
+pub fn run(args: &BenchAgents) -> Result<Exit> {
+    let cancel = cancel_on_signals()?;
+    let planner = Contender { name: "planner".to_owned(), agents: None, calls: None };
+    let agents = args.agents.iter().map(|a| contender(a)).collect::<Result<Vec<_>>>()?;
+    let contenders: Vec<Contender> = std::iter::once(planner).chain(agents).collect();
+    if let Some(given) =
+        args.run.iter().find(|a| ["--out", "--seed", "--llm-url", "--llm-model", "--json"].contains(&a.as_str()))
+    {
+        bail!("`{given}` is set for each run; hint: --out, --seeds and --agents before the `--`");
+    }
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make `{}`", args.out.display()))?;
+    let mut rows = Vec::new();
+    for seed in 0..args.seeds.max(1) {
+        for (i, c) in contenders.iter().enumerate() {
+            tell!("{}, seed {seed}", c.name);
+            let dir = args.out.join(format!("{i}-{seed}"));
+            rows.push(one(c, seed, &dir, &args.run, &cancel)?);
+            // After each, so that hours are not lost.
+            let told = json!({ "run": args.run, "rows": rows, "table": summary(&contenders, &rows) });
+            let path = args.out.join("bench.json");
+            crate::files::write(&path, serde_json::to_vec_pretty(&told)?)
+                .with_context(|| format!("cannot write `{}`", path.display()))?;
+        }
+    }
+    let table = summary(&contenders, &rows);
+    match args.json {
+        true => print_json(&json!({ "run": args.run, "rows": rows, "table": table }))?,
+        false => out::data(format_args!("{}", table.join("\n") + "\n"))?,
+    }
+    for row in rows.iter().filter_map(|r| r.failed.as_ref().map(|why| (r, why))) {
+        say!("{}, seed {}: {}", row.0.contender, row.0.seed, row.1)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) -> Result<Row> {
+    let program = std::env::current_exe().context("this program's own file is not known")?;
+    let mut command = Command::new(program);
+    command.arg("run").args(run).args(["--seed", &seed.to_string()]).arg("--out").arg(dir);
+    match &c.agents {
+        Some((model, url)) => drop(command.args(["--llm-url", url, "--llm-model", model])),
+        // What the environment names is no planner.
+        None => drop(command.env_remove("OPENAI_BASE_URL").env_remove("PARING_LLM_MODEL")),
+    }
+    if let Some(calls) = c.calls {
+        command.env("PARING_LLM_CALLS", calls.to_string());
+    }
+    // Nobody is asked about by what another run showed.
+    command.env("PARING_LEDGER", "off");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    // What an earlier bench left there is not this run's.
+    drop(std::fs::remove_file(dir.join("report.json")));
+    let log = dir.with_extension("log");
+    let file = std::fs::File::create(&log).with_context(|| format!("cannot write `{}`", log.display()))?;
+    command.stderr(file);
+    let mut child = command.spawn().context("cannot start a run")?;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if cancel.is_cancelled() => {
+                // It may be in the middle of anything; its session is kept.
+                drop(child.kill());
+                drop(child.wait());
+                return Err(Cancelled.into());
+            }
+            None => std::thread::sleep(Duration::from_millis(200)),
+        }
+    };
+    let mut row = Row { contender: c.name.clone(), seed, ..Row::default() };
+    let last = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+    };
+    match std::fs::read(dir.join("report.json")).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok()) {
+        // A budget that was missed has its report too.
+        Some(report) => {
+            read(&mut row, &report, &Journal::read(&dir.join("session")).map(|r| State::fold(&r)).unwrap_or_default())
+        }
+        None => row.failed = Some(format!("{status}: {}", crate::agent::clean::line(&last(), 300))),
+    }
+    Ok(row)
+}
+
+/// Fills in what a run's report and session say.
+fn read(row: &mut Row, report: &Value, state: &State) {
+    row.met = report["met"] == true;
+    row.score = report["final"]["score"].as_f64();
+    row.factors = report["final"]["factors"].clone();
+    row.seconds = report["seconds"].as_f64().unwrap_or_default();
+    row.rounds = report["rounds"].as_array().map_or(0, Vec::len);
+    let built = state.rounds.iter().filter(|r| r.evaluation.is_some()).flat_map(|r| &r.ids);
+    for d in built.filter_map(|id| state.decision(*id)) {
+        match &d.author {
+            Author::Agent { .. } => row.by_agents += 1,
+            Author::Planner => row.by_planner += 1,
+            Author::Human | Author::Rule { .. } => {}
+        }
+    }
+    let said = || state.utterances.iter().filter(|u| u.model != "built-in" && !u.role.is_empty());
+    row.tokens = said().map(|u| u.tokens).sum();
+    row.model_seconds = said().map(|u| u.seconds).sum();
+    row.looked = said().flat_map(|u| u.reasoning.lines()).filter(|l| l.starts_with("→ ")).count();
+    // A second answer of a role in a row is its correction.
+    let roles: Vec<(u32, &str)> = said().map(|u| (u.round, u.role.as_str())).collect();
+    row.corrected = roles.windows(2).filter(|w| w[0] == w[1]).count();
+}
+
+/// The mean with the least and the most, in words.
+fn spread(values: &[f64], digits: usize) -> String {
+    if values.is_empty() {
+        return "-".to_owned();
+    }
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
+    match values.len() {
+        1 => format!("{mean:.digits$}"),
+        _ => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
+    }
+}
+
+/// A line a contender, of Markdown.
+fn summary(contenders: &[Contender], rows: &[Row]) -> Vec<String> {
+    let mut lines = vec![
+        "| who proposes | budget met | score | less the planner's | latency | macs | memory | rounds | decisions own / planner's | looked up | corrected | tokens | s of answers | s in all |".to_owned(),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |".to_owned(),
+    ];
+    let of = |c: &Contender| rows.iter().filter(|r| r.contender == c.name && r.failed.is_none()).collect::<Vec<_>>();
+    let base = contenders.first().map(of).unwrap_or_default();
+    for (i, c) in contenders.iter().enumerate() {
+        let mine = of(c);
+        let all = rows.iter().filter(|r| r.contender == c.name).count();
+        if all == 0 {
+            continue;
+        }
+        let column = |f: &dyn Fn(&Row) -> Option<f64>, digits| {
+            spread(&mine.iter().filter_map(|r| f(r)).collect::<Vec<_>>(), digits)
+        };
+        // Of the same seed, so that what a seed does to both is in neither.
+        let less = |r: &Row| Some(r.score? - base.iter().find(|b| b.seed == r.seed)?.score?);
+        let factor = |name: &'static str| move |r: &Row| r.factors[name].as_f64();
+        lines.push(format!(
+            "| {} | {} of {} | {} | {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} | {} |",
+            c.name,
+            mine.iter().filter(|r| r.met).count(),
+            all,
+            column(&|r| r.score, 4),
+            if i == 0 { "-".to_owned() } else { column(&less, 4) },
+            column(&factor("latency"), 3),
+            column(&factor("macs"), 3),
+            column(&factor("memory"), 3),
+            column(&|r| Some(r.rounds as f64), 1),
+            column(&|r| Some(r.by_agents as f64), 0),
+            column(&|r| Some(r.by_planner as f64), 0),
+            column(&|r| Some(r.looked as f64), 0),
+            column(&|r| Some(r.corrected as f64), 0),
+            column(&|r| Some(r.tokens as f64), 0),
+            column(&|r| Some(r.model_seconds), 0),
+            column(&|r| Some(r.seconds), 0),
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contenders_are_a_model_at_an_address() {
+        let c = contender("qwen3:14b@http://localhost:11434/v1").unwrap();
+        assert_eq!(c.agents, Some(("qwen3:14b".into(), "http://localhost:11434/v1".into())));
+        let c = contender("org/m@v2@https://h/v1,calls=0").unwrap();
+        assert_eq!((c.agents, c.calls), (Some(("org/m@v2".into(), "https://h/v1".into())), Some(0)));
+        assert_eq!(c.name, "org/m@v2, 0 calls");
+        for bad in ["qwen3", "@http://h/v1", "m@ftp://h", "m@http://h/v1,calls=x"] {
+            assert!(contender(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_table_compares_by_seed_and_counts_what_failed() {
+        let c = |name: &str| Contender { name: name.into(), agents: None, calls: None };
+        let row = |contender: &str, seed, score| Row {
+            contender: contender.into(),
+            seed,
+            score: Some(score),
+            met: true,
+            ..Row::default()
+        };
+        let failed = Row { contender: "m".into(), seed: 2, failed: Some("gone".into()), ..Row::default() };
+        let rows = [row("planner", 0, 0.9), row("planner", 1, 0.8), row("m", 0, 0.91), row("m", 1, 0.83), failed];
+        let table = summary(&[c("planner"), c("m"), c("never run")], &rows);
+        assert_eq!(table.len(), 4, "{table:?}");
+        assert!(table[2].starts_with("| planner | 2 of 2 | 0.8500 [0.8000, 0.9000] | - |"), "{}", table[2]);
+        assert!(
+            table[3].starts_with("| m | 2 of 3 | 0.8700 [0.8300, 0.9100] | 0.0200 [0.0100, 0.0300] |"),
+            "{}",
+            table[3]
+        );
+    }
+}
