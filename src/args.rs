@@ -302,6 +302,10 @@ pub struct Eval {
     /// that without --precision, --sparsity and --factors.
     #[arg(long, value_name = "ORIGINAL")]
     pub against: Option<String>,
+    /// Of classifiers: take the data in random order, and stop as soon as it is clear (at 99.5 %) whether the model loses more than so many
+    /// points of top-1.
+    #[arg(long, value_name = "POINTS", requires = "against", value_parser = points)]
+    pub until_clear: Option<f64>,
     /// Of questions: also how likely each choice is, or what was answered to each (JSON only).
     #[arg(long)]
     pub items: bool,
@@ -652,6 +656,12 @@ fn share(text: &str) -> Result<f64, String> {
     let (number, factor) = text.trim().strip_suffix('%').map_or((text.trim(), 1.0), |t| (t.trim_end(), 0.01));
     let found = number.parse::<f64>().ok().map(|s| s * factor).filter(|s| *s > 0.0 && *s < 1.0);
     found.ok_or_else(|| "a share is more than none and less than all, such as 10% or 0.1".to_owned())
+}
+
+/// Points of an accuracy that may be lost.
+fn points(text: &str) -> Result<f64, String> {
+    let found: Option<f64> = text.parse().ok().filter(|p| (0.0..100.0).contains(p));
+    found.ok_or_else(|| "points of top-1 are a number from 0 to below 100, such as 1 or 0.5".to_owned())
 }
 
 /// Bits a weight, more than none.

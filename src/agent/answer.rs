@@ -19,6 +19,8 @@ pub enum Cut {
     Length,
     /// It said the same again and again.
     Circles,
+    /// The server's filter stopped it.
+    Filter,
 }
 
 impl Cut {
@@ -26,6 +28,7 @@ impl Cut {
         match self {
             Cut::Length => "was cut off for length",
             Cut::Circles => "went round in circles and was cut off",
+            Cut::Filter => "was stopped by the server's content filter",
         }
     }
 }
@@ -106,6 +109,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
                 Part::Finish(why) if matches!(why.as_str(), "length" | "max_tokens") => self.cut = Some(Cut::Length),
+                Part::Finish(why) if why == "content_filter" => self.cut = Some(Cut::Filter),
                 Part::Finish(_) => {}
                 Part::Error(e) => return Err(LlmError::from_value(&self.wire.url, None, &self.wire.mask.value(e))),
             }
@@ -145,7 +149,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         let (reasoning, text) = (self.reasoning.finish(), self.text.finish());
         self.hand_on(reasoning, Channel::Reasoning).await;
         self.hand_on(text, Channel::Text).await;
-        let calls = self.calls.finish(|s| self.wire.mask.text(s));
+        let calls = self.calls.finish(|s| self.wire.mask.text(&clean::text(s)));
         Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut, calls }
     }
 }

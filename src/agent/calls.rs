@@ -113,8 +113,14 @@ impl Calls {
     fn belongs(&self, piece: &Piece) -> Option<usize> {
         let other = |call: &Call| !piece.id.is_empty() && !call.id.is_empty() && piece.id != call.id;
         match piece.index {
-            // Some servers number every call 0 and tell them apart by their ids.
-            Some(_) => self.list.iter().rposition(|(i, call)| *i == piece.index && !other(call)),
+            // Some servers number every call 0 and tell them apart by their ids, or not even by those: then a name after a whole
+            // call begins another.
+            Some(_) => {
+                let by_id = |call: &Call| !piece.id.is_empty() && piece.id == call.id;
+                let whole = |call: &Call| serde_json::from_str::<Value>(&call.arguments).is_ok();
+                let another = |call: &Call| other(call) || (!piece.name.is_empty() && whole(call) && !by_id(call));
+                self.list.iter().rposition(|(i, call)| *i == piece.index && !another(call))
+            }
             None if piece.name.is_empty() => self.list.len().checked_sub(1),
             // A name again begins another, unless it is the same call's by its id or in the middle of its arguments.
             None => {
@@ -213,6 +219,15 @@ mod tests {
                     json!({"index": 0, "id": "b", "function": f("x", json!("{}"))}),
                 ],
                 vec![call("a", "x", "{}"), call("b", "x", "{}")],
+            ),
+            (
+                "all numbered 0 and without ids",
+                vec![
+                    json!({"index": 0, "id": "", "function": f("x", json!("{\"n\":1}"))}),
+                    json!({"index": 0, "id": "", "function": f("x", json!("{"))}),
+                    json!({"index": 0, "id": "", "function": f("x", json!("}"))}),
+                ],
+                vec![call("call_0", "x", "{\"n\":1}"), call("call_1", "x", "{}")],
             ),
             (
                 "id and name in every piece",

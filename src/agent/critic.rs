@@ -3,7 +3,7 @@
 
 use super::clean;
 use super::table::short;
-use crate::plan::{Basis, Estimate};
+use crate::plan::{Author, Basis, Estimate};
 use crate::profile::Doubt;
 use crate::session::{Entry, Round, State, Utterance, ledger};
 use crate::task::Metric;
@@ -113,7 +113,9 @@ pub fn utterance(state: &State, round: u32) -> Option<Utterance> {
 fn standings(state: &State, round: u32) -> String {
     let metric = state.metric();
     let line = |e: Entry| {
-        let expected = e.expected.map_or(String::new(), |x| {
+        // The planner's is the forecast above.
+        let told = e.expected.filter(|_| e.who != ledger::who(&Author::Planner));
+        let expected = told.map_or(String::new(), |x| {
             let came = if e.held == Some(true) { "which came" } else { "which did not come" };
             format!(" expected {}, {came};", metric.change_words(x))
         });

@@ -97,6 +97,10 @@ struct Turn {
     repairing: Option<Validated>,
     /// Calls that were answered.
     looked: usize,
+    /// It was told that no calls are left.
+    told_off: bool,
+    /// Calls of the newest reply that have no answer yet: the one that proposed, and those after it.
+    unanswered: Vec<String>,
 }
 
 /// What is kept of a turn's earlier replies.
@@ -111,7 +115,17 @@ struct Said {
 impl Turn {
     fn new(role: &'static Role, messages: Vec<Message>, repairing: Option<Validated>) -> Turn {
         let (reasoning, text) = (String::new(), String::new());
-        Turn { role, messages, reasoning, text, said: Said::default(), repairing, looked: 0 }
+        Turn {
+            role,
+            messages,
+            reasoning,
+            text,
+            said: Said::default(),
+            repairing,
+            looked: 0,
+            told_off: false,
+            unanswered: Vec::new(),
+        }
     }
 }
 
@@ -342,6 +356,7 @@ impl Dialogue {
         match proposal::find(&turn.text, &turn.reasoning).or_else(|e| again().ok_or(e)) {
             Ok(object) => validate(&object, turn.role, space),
             Err(e) => broken(match cut {
+                Some(Cut::Filter) => format!("{e} (the reply {})", Cut::Filter.words()),
                 Some(cut) => format!("{e} (the reply {}: be briefer)", cut.words()),
                 None => e.to_string(),
             }),
@@ -361,11 +376,11 @@ impl Dialogue {
         let errors = first.errors.iter().map(|e| format!("- {e}\n")).collect::<String>();
         let request = self.input.prompts.repair(&[("accepted", &accepted), ("errors", errors.trim_end())]);
         let said = if turn.text.trim().is_empty() { &turn.reasoning } else { &turn.text };
+        let said = clean::cut(said, QUOTED);
         let mut messages = turn.messages;
-        messages.push(Message::of("assistant", clean::cut(said, QUOTED)));
-        messages.push(Message::of("user", request));
-        let looked = turn.looked;
-        self.begin(Turn { looked, ..Turn::new(role, messages, Some(first)) });
+        looks::send_back(&mut messages, turn.unanswered, said, request);
+        let (looked, told_off) = (turn.looked, turn.told_off);
+        self.begin(Turn { looked, told_off, ..Turn::new(role, messages, Some(first)) });
     }
 
     /// After the repair round: what stands of both answers, or the planner.
@@ -444,8 +459,19 @@ impl Dialogue {
         if matches!(error, LlmError::NoTools { .. }) && !self.no_tools {
             self.no_tools = true;
             self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
-            self.say(role.name, &format!("{error}; asking without, what the prompt tells is all that is known"));
-            return self.ask(role);
+            return match turn.repairing {
+                // What stood after the first answer stands: the question of the correction has calls in it.
+                Some(first) => {
+                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() })
+                }
+                None => {
+                    self.say(
+                        role.name,
+                        &format!("{error}; asking without, what the prompt tells is all that is known"),
+                    );
+                    self.ask(role)
+                }
+            };
         }
         if error.perhaps_too_long() && self.halvings < HALVINGS && self.room > context::LEAST_ROOM {
             self.halvings += 1;

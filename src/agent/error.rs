@@ -95,7 +95,8 @@ impl LlmError {
     /// came inside a stream, whose code may be a status.
     pub(super) fn from_value(url: &str, status: Option<u16>, said: &Value) -> LlmError {
         let (message, code) = message_of(said).unwrap_or_else(|| (said.to_string(), String::new()));
-        let status = status.or_else(|| code.parse().ok().filter(|s| (400..600).contains(s)));
+        let coded = || code.split(' ').find_map(|word| word.parse().ok().filter(|s| (400..600).contains(s)));
+        let status = status.or_else(coded);
         let message = plain(&message);
         let mut shown = clean::line(&message, 400);
         if shown.is_empty() {
@@ -119,8 +120,9 @@ impl LlmError {
         }
     }
 
-    /// The server's words, where it refuses a request for the tools in it.
-    pub fn refuses_tools(&self) -> Option<&str> {
+    /// The server's words, where it refuses a request for the tools in it. `answered`: there are answers of tools, which some models'
+    /// templates take for a turn out of order.
+    pub fn refuses_tools(&self, answered: bool) -> Option<&str> {
         let LlmError::Api { status: Some(400 | 404 | 405 | 422 | 500 | 501), message, kind, .. } = self else {
             return None;
         };
@@ -128,7 +130,8 @@ impl LlmError {
             return None;
         }
         let m = message.to_lowercase();
-        (m.contains("tool") || m.contains("function call")).then_some(message)
+        let order = answered && m.contains("alternate");
+        (m.contains("tool") || m.contains("function call") || order).then_some(message)
     }
 
     /// Whether the other roles can expect nothing better.
@@ -222,12 +225,22 @@ fn classify(status: Option<u16>, message: &str, code: &str) -> ApiKind {
         "input is too long",
         "greater than the context length",
         "max_model_len",
+        "model's context length",
+        "loaded with context length",
+        "`inputs` must have less than",
+        "`inputs` tokens + `max_new_tokens` must be",
+        "reduce your message size",
     ]) {
         return ApiKind::ContextTooLong;
     }
     match status {
         Some(300..400) => ApiKind::Elsewhere,
+        // A body that is too large for a gateway, or a prompt for what one may have in a minute.
+        Some(413) => ApiKind::ContextTooLong,
         Some(401 | 403) => ApiKind::Auth,
+        Some(400) if says(&["api key not valid", "api_key_invalid", "invalid_api_key", "invalid api key"]) => {
+            ApiKind::Auth
+        }
         Some(402) => ApiKind::Quota,
         Some(404 | 405) => ApiKind::NotFound,
         Some(429) => ApiKind::RateLimit,
@@ -239,7 +252,7 @@ fn classify(status: Option<u16>, message: &str, code: &str) -> ApiKind {
         Some(s) if s >= 500 => ApiKind::Server,
         _ if says(&["rate_limit", "rate limit", "too many requests", "overloaded"]) => ApiKind::RateLimit,
         _ if says(&["invalid_api_key", "unauthorized"]) => ApiKind::Auth,
-        _ if says(&["model_not_found", "does not exist"]) => ApiKind::NotFound,
+        _ if says(&["model_not_found", "does not exist", "unexpected endpoint"]) => ApiKind::NotFound,
         _ => ApiKind::Other,
     }
 }
@@ -298,6 +311,7 @@ mod tests {
                 "502 Bad[1m Gateway",
                 ApiKind::Server,
             ),
+            (413, "Request Entity Too Large", "Request Entity Too Large", ApiKind::ContextTooLong),
             (500, "", "no message", ApiKind::Server),
             (400, "[]", "[]", ApiKind::Other),
         ] {
@@ -322,6 +336,9 @@ mod tests {
             e.to_string(),
             "`http://h/v1` answered 500: CUDA out of memory; hint: see the server's log; the built-in planner works without it"
         );
+        // With the type beside the code, as vLLM has it.
+        let v = serde_json::json!({"object": "error", "message": "m", "type": "InternalServerError", "code": 500});
+        assert!(LlmError::from_value("u", None, &v).retryable());
         assert!(LlmError::from_value("u", None, &serde_json::json!("gone")).to_string().contains("gone"));
     }
 }

@@ -83,16 +83,25 @@ fn last_fenced(text: &str) -> Option<&str> {
             }
             Some((mark, from, info)) => {
                 if trimmed.starts_with(mark) && trimmed.trim_start_matches(['`', '~']).is_empty() {
-                    found = json_block(text, from, start, info).or(found);
+                    found = better(found, json_block(text, from, start, info));
                     open = None;
                 }
             }
         }
     }
     if let Some((_, from, info)) = open {
-        found = json_block(text, from, text.len(), info).or(found);
+        found = better(found, json_block(text, from, text.len(), info));
     }
     found
+}
+
+/// The later of two blocks, unless the earlier one alone speaks of decisions.
+fn better<'a>(earlier: Option<&'a str>, later: Option<&'a str>) -> Option<&'a str> {
+    let speaks = |block: &str| ["\"decisions\"", "\"target\""].iter().any(|word| block.contains(word));
+    match (earlier, later) {
+        (Some(e), Some(l)) if speaks(e) && !speaks(l) => Some(e),
+        (earlier, later) => later.or(earlier),
+    }
 }
 
 fn json_block<'a>(text: &'a str, from: usize, to: usize, info: &str) -> Option<&'a str> {
@@ -219,6 +228,12 @@ mod tests {
             ("a list alone", "```json\n[{\"target\":\"l\"}]\n```".into(), String::new(), ok("l")),
             ("comma", "```json\n{\"decisions\":[{\"target\":\"c, }\",},],}\n```".into(), String::new(), ok("c, }")),
             ("NaN", "{\"decisions\":[{\"target\":\"NaN\",\"ratio\":NaN},]}".into(), String::new(), ok("NaN")),
+            (
+                "another block after it",
+                format!("{}```json\n{{\"macs\": 0.9}}\n```", fenced("a")),
+                String::new(),
+                ok("a"),
+            ),
             ("nothing", "I would prune".into(), String::new(), Err(ProposalError::Missing)),
             ("no decisions", "```json\n{\"x\":1}\n```".into(), String::new(), Err(ProposalError::Missing)),
             ("not a list", "```json\n{\"decisions\":{}}\n```".into(), String::new(), Err(ProposalError::NotAList)),

@@ -206,7 +206,8 @@ impl Chat {
             if begun {
                 return Err(failure.error);
             }
-            if let Some(message) = failure.error.refuses_tools().filter(|_| !tools.is_empty()) {
+            let answered = messages.iter().any(|m| m.role == "tool");
+            if let Some(message) = failure.error.refuses_tools(answered).filter(|_| answered || !tools.is_empty()) {
                 return Err(LlmError::NoTools { url: self.wire.url.clone(), message: message.to_owned() });
             }
             if stream && matches!(failure.error, LlmError::Empty { .. }) {

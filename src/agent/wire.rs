@@ -76,7 +76,12 @@ impl Wire {
         ended?;
         let body = String::from_utf8_lossy(&body);
         let list = json(&body).ok_or_else(|| self.nonsense(&format!("/models is not JSON: {}", self.line(&body, 80))));
-        Ok(model_names(&list?))
+        let list = list?;
+        // Some servers answer what they do not know with 200 and an error.
+        match list.get("error").filter(|e| !e.is_null()) {
+            Some(said) => Err(LlmError::from_value(&self.url, None, &self.mask.value(said.clone())).into()),
+            None => Ok(model_names(&list)),
+        }
     }
 
     /// Sends a question; the answer is still to be read.

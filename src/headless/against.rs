@@ -3,6 +3,7 @@
 //!
 //! Here: which two may be compared, and how it is told. Not here: the arithmetic (`task::divergence`), the pass (`eval::against`).
 
+use super::early::Stopped;
 use super::out::say;
 use super::setup;
 use crate::args::On;
@@ -70,6 +71,8 @@ pub struct Beside<'a> {
     pub original: &'a Original,
     /// The original's.
     pub plan: &'a Plan,
+    /// Where the pass went on only until its verdict was clear.
+    pub stopped: Option<Stopped>,
 }
 
 impl Beside<'_> {
@@ -112,7 +115,7 @@ impl Beside<'_> {
     /// The same of a classifier, whose answers are right or wrong.
     pub fn classes(&self, item: &str) -> Value {
         let (m, d, pair) = (&self.found.original.metrics, &self.found.divergence, self.pairs());
-        json!({
+        let mut told = json!({
             "original": self.name(),
             "family": self.family(),
             "top1": m.score,
@@ -126,7 +129,11 @@ impl Beside<'_> {
             "lost": pair.lost,
             "mcnemar_p": pair.p,
             "interval": self.items(d.items, item),
-        })
+        });
+        if let Some(stopped) = &self.stopped {
+            told["until_clear"] = stopped.told();
+        }
+        told
     }
 
     /// Items that both take for the same class, as a share with Wilson's interval.
@@ -166,6 +173,9 @@ impl Beside<'_> {
         let (same, stored) = (self.agreement(), self.plan.weight_bytes() as f64 / 1e6);
         say!()?;
         say!("against   {}  ({})", self.name(), self.family())?;
+        if let Some(stopped) = &self.stopped {
+            stopped.tell(item)?;
+        }
         say!("original  {:.2} %, loss {:.5}, {stored:.3} MB stored", 100.0 * m.score, m.loss)?;
         say!("KL        {:.6} nats{}", d.kl.value, range(&d.kl, 6))?;
         say!("of {} {}", left(&format!("{item}s"), 6), spread(d))?;
@@ -174,6 +184,9 @@ impl Beside<'_> {
         let pairs = format!("({} gained, {} lost, McNemar p {:.3})", p.gained, p.lost, p.p);
         say!("change    {:+.2} points{}  {pairs}", p.diff, range(&change, 2))?;
         say!("intervals {}", self.items(d.items, item))?;
+        if let Some(stopped) = &self.stopped {
+            stopped.tell_part(item)?;
+        }
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 //! questions (`choices`).
 
 use super::against::{Beside, Original};
+use super::early::{self, Stopped};
 use super::out::{self, say};
 use super::{Exit, UsageError, answers, choices, print_json, progress_line, setup};
 use crate::args::Eval;
@@ -33,6 +34,11 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     }
     if let Some(rank) = &args.factors {
         model = setup::factored(model, rank)?;
+    }
+    if args.until_clear.is_some() && takes_text(&model) {
+        bail!(
+            "--until-clear is for classifiers, whose answers are right or wrong; hint: leave it out for a language model"
+        );
     }
     let (rounded, imatrix) = setup::rounded(&mut model, args.imatrix.as_deref())?;
     let open = |spec: &str| Original::open(spec, (&args.model, &args.on), &model);
@@ -81,10 +87,18 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut progress = |done, total| line.show(done as u64, total as u64);
     let cancel = super::cancel_on_signals()?;
     let prep = &model.info.preprocess;
-    let run = match &base {
-        Some((plan_of, original)) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
-            .map(|found| (found.model.clone(), Some(Beside { found, original, plan: plan_of }))),
-        None => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
+    let run = match (&base, args.until_clear) {
+        (Some((plan_of, original)), Some(allowed)) => {
+            let until = early::until(allowed);
+            eval::until_clear((plan_of, &plan), &data, prep, batch, &until, &cancel, &mut progress).map(|early| {
+                let eval::Early { against: found, test, verdict } = early;
+                let stopped = Some(Stopped { test, verdict });
+                (found.model.clone(), Some(Beside { found, original, plan: plan_of, stopped }))
+            })
+        }
+        (Some((plan_of, original)), None) => eval::against(plan_of, &plan, &data, prep, batch, &cancel, &mut progress)
+            .map(|found| (found.model.clone(), Some(Beside { found, original, plan: plan_of, stopped: None }))),
+        (None, _) => eval::evaluate(&plan, &data, prep, batch, &cancel, &mut progress).map(|run| (run, None)),
     };
     line.clear();
     let (run, beside) = match run {
@@ -174,7 +188,9 @@ impl Told<'_> {
             return Ok(Exit::Done);
         }
         say!("model     {}  ({})", model.info.name, model.info.family.label())?;
-        say!("data      {}  {}", data.card().name, counted(m.n, self.item()))?;
+        let part = self.beside.and_then(|b| b.stopped.as_ref()).filter(|s| s.is_part());
+        let items = part.map_or_else(|| counted(m.n, self.item()), |s| s.items(self.item()));
+        say!("data      {}  {items}", data.card().name)?;
         say!("device    {}", self.device)?;
         let counts = m.correct().map_or(String::new(), |correct| format!("  ({correct} of {})", m.n));
         say!("{}  {}{counts}", left(&metric.name, 8), metric.value_words(m.score))?;

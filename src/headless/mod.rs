@@ -10,6 +10,7 @@ pub mod choices;
 pub mod control;
 pub mod convert;
 pub mod demo;
+mod early;
 pub mod eval;
 pub mod generate;
 pub mod heal;

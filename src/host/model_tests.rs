@@ -149,7 +149,13 @@ impl World {
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Review }]);
             }
             Then::Nothing | Then::Say { .. } => {}
-            Then::Start(_) | Then::Cancel | Then::Llm(_) | Then::Level(_) | Then::TakePen | Then::Stop => {
+            Then::Start(_)
+            | Then::Cancel
+            | Then::Llm { .. }
+            | Then::Looks(_)
+            | Then::Level(_)
+            | Then::TakePen
+            | Then::Stop => {
                 panic!("not commanded here")
             }
         }
@@ -304,7 +310,7 @@ impl World {
             (target, action) => {
                 let (other, and) = one();
                 let decisions = vec![(target, action, "better so".to_owned()), (other, and, String::new())];
-                Command::Offer { offer: Offer { decisions, summary: "mine".to_owned(), by } }
+                Command::Offer { offer: Offer { decisions, summary: "mine".to_owned(), expects: Some(-0.5), by } }
             }
         }
     }

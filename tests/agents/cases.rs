@@ -1,9 +1,9 @@
 //! What OpenAI-compatible servers really answer, as files: each `cases/NAME.json` is played through a whole run.
 //!
 //! A case holds what the server answers, request by request, and what must come of it. An answer is one of `events`
-//! (data of server-sent events, or steps in between), `body` (in one piece), `raw` (bytes as they came: what `record.py`
-//! writes), `says` (streamed text) and `calls` (streamed in the standard way). Not here: what cannot be said in a file
-//! (cancelling, memory, redirects).
+//! (data of server-sent events, or steps in between), `body` (in one piece), `raw` (bytes as they came: what
+//! `record.py` writes), `says` (streamed text) and `calls` (streamed in the standard way). Not here: what cannot be said
+//! in a file (cancelling, memory, redirects).
 //!
 //! Invariants of every case, whatever it expects: the key is shown nowhere, nothing that could steer a terminal gets
 //! through, every turn that opens is closed, decisions wait for the engineer, and exactly the answers of the script are

@@ -9,6 +9,7 @@ mod bounds;
 mod cases;
 mod dialogue;
 mod hostile;
+mod ledger;
 mod origins;
 mod prompts;
 mod secrets;

@@ -3,11 +3,11 @@
 
 use crate::session;
 use paring::agent::dialogue::{Dialogue, DialogueInput, Effect};
-use paring::agent::{AgentInput, Call, Cut, LlmError, Looks, Reply, tools};
+use paring::agent::{AgentInput, Call, Cut, LlmError, Reply, tools};
 use paring::plan::{Constraint, Decision, DecisionId, Limit, Status};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::{Ask, Channel, Event, Feed, Record, State};
+use paring::session::{Ask, Channel, Event, Feed, Looks, Record, State};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -81,8 +81,16 @@ fn entry() -> impl Strategy<Value = Value> {
 }
 
 fn proposal() -> impl Strategy<Value = String> {
-    prop::collection::vec(entry(), 0..6)
-        .prop_map(|list| json!({ "decisions": list, "summary": "approved by the engineer" }).to_string())
+    let expect = prop_oneof![
+        Just(json!(-0.5)),
+        Just(json!(1e308)),
+        Just(json!("-1e999")),
+        Just(json!("much")),
+        Just(Value::Null)
+    ];
+    (prop::collection::vec(entry(), 0..6), expect).prop_map(|(list, expect)| {
+        json!({ "decisions": list, "expect": expect, "summary": "approved by the engineer" }).to_string()
+    })
 }
 
 fn words() -> impl Strategy<Value = String> {
@@ -134,6 +142,8 @@ struct Ran {
     proposed: Vec<Decision>,
     questions: usize,
     bytes: usize,
+    /// Something was expected that no file can keep.
+    boundless: bool,
     done: bool,
 }
 
@@ -149,6 +159,10 @@ fn run(state: &State, task: Ask, looks: Looks, script: Vec<Said>) -> Ran {
             Effect::Feed(_) => continue,
             Effect::Event(Event::Proposed { decisions }) => {
                 ran.proposed.extend(decisions);
+                continue;
+            }
+            Effect::Event(Event::Claimed { claim }) => {
+                ran.boundless |= claim.expects.is_some_and(|e| !e.is_finite());
                 continue;
             }
             Effect::Event(_) => continue,
@@ -198,6 +212,7 @@ proptest! {
         let before = decided();
         let ran = run(&before, Ask::Propose, Looks { calls, rehearsals }, script);
         prop_assert!(ran.done, "it still asks after {} questions", ran.questions);
+        prop_assert!(!ran.boundless, "an expectation without bounds");
         prop_assert!(ran.bytes < MOST_BYTES, "{} bytes", ran.bytes);
         let card = before.card.as_ref().expect("a card");
         for d in &ran.proposed {

@@ -39,6 +39,21 @@ impl Answer {
         Answer { status: 200, headers: vec![("content-type", "text/event-stream".into())], steps }
     }
 
+    /// Calls these tools, in the usual way.
+    pub fn calls(calls: &[(&str, Value)]) -> Answer {
+        let call = |(i, (name, arguments)): (usize, &(&str, Value))| {
+            let function = json!({"name": name, "arguments": arguments.to_string()});
+            delta(
+                json!({"tool_calls": [{"index": i, "id": format!("call_{i}"), "type": "function", "function": function}]}),
+            )
+        };
+        let mut steps: Vec<Step> = calls.iter().enumerate().map(call).collect();
+        steps.push(finish("tool_calls"));
+        steps.push(Step::Event(json!({"choices": [], "usage": {"completion_tokens": 42}}).to_string()));
+        steps.push(Step::Event("[DONE]".into()));
+        Answer::stream(steps)
+    }
+
     /// Another status with this body.
     pub fn status(status: u16, body: &str) -> Answer {
         let headers = vec![("content-type", "application/json".into())];
@@ -75,6 +90,9 @@ pub fn pieces(s: &str) -> Vec<String> {
     chars.chunks(7).map(|c| c.iter().collect()).collect()
 }
 
+/// What is answered to a chat request, by its body.
+pub type Brain = dyn Fn(&Value) -> Answer + Send + Sync;
+
 /// The running server; stops accepting when dropped.
 pub struct FakeLlm {
     /// Base URL, with `/v1`.
@@ -100,8 +118,19 @@ impl FakeLlm {
         FakeLlm::with_list(Answer::status(200, &list), script)
     }
 
+    /// Answers every chat request as `brain` says.
+    pub fn thinking(models: &[&str], brain: impl Fn(&Value) -> Answer + Send + Sync + 'static) -> FakeLlm {
+        let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
+        let list = json!({"object": "list", "data": models}).to_string();
+        FakeLlm::serving(Answer::status(200, &list), Vec::new(), Some(Arc::new(brain)))
+    }
+
     /// As [`FakeLlm::start`], with this answer to `/models`.
     pub fn with_list(list: Answer, script: Vec<Answer>) -> FakeLlm {
+        FakeLlm::serving(list, script, None)
+    }
+
+    fn serving(list: Answer, script: Vec<Answer>, brain: Option<Arc<Brain>>) -> FakeLlm {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let url = format!("http://{}/v1", listener.local_addr().expect("address"));
         let fake = FakeLlm {
@@ -126,10 +155,10 @@ impl FakeLlm {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let (script, list, seen) = (script.clone(), list.clone(), seen.clone());
+                let (script, brain, list, seen) = (script.clone(), brain.clone(), list.clone(), seen.clone());
                 std::thread::spawn(move || {
                     // A client that goes away ends its thread: nothing to report.
-                    let _ = serve(stream, &script, list, &seen);
+                    let _ = serve(stream, (&script, brain.as_deref()), list, &seen);
                 });
             }
         });
@@ -176,7 +205,12 @@ struct Seen {
     hung_up: Arc<AtomicUsize>,
 }
 
-fn serve(stream: TcpStream, script: &[Answer], list: Answer, seen: &Seen) -> std::io::Result<()> {
+fn serve(
+    stream: TcpStream,
+    (script, brain): (&[Answer], Option<&Brain>),
+    list: Answer,
+    seen: &Seen,
+) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut out = stream;
     let mut first = String::new();
@@ -207,8 +241,13 @@ fn serve(stream: TcpStream, script: &[Answer], list: Answer, seen: &Seen) -> std
     } else if first.contains("/chat/completions") {
         let mut all = seen.requests.lock().expect("requests");
         let n = all.len();
-        all.push(serde_json::from_slice(&body).unwrap_or(Value::Null));
-        script.get(n).or(script.last()).cloned().unwrap_or(Answer::status(500, "no script"))
+        let asked = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let answer = match brain {
+            Some(brain) => brain(&asked),
+            None => script.get(n).or(script.last()).cloned().unwrap_or(Answer::status(500, "no script")),
+        };
+        all.push(asked);
+        answer
     } else {
         Answer::status(404, r#"{"error":{"message":"no such path"}}"#)
     };

@@ -52,18 +52,22 @@ impl Dialogue {
     }
 
     /// What a reply calls, also where the server took it for words. One that went in circles calls nothing.
+    ///
+    /// Some models go on calling where no tool is offered. Told once that nothing is left, what they call next is passed over.
     pub(super) fn calls_of(&self, turn: &Turn, reply: &Reply) -> Vec<Call> {
-        if reply.cut == Some(Cut::Circles) || !self.may_look() {
+        let offered = !self.offered(turn).is_empty();
+        if reply.cut == Some(Cut::Circles) || !self.may_look() || (!offered && turn.told_off) {
             return Vec::new();
         }
         match reply.calls.is_empty() {
-            true if !self.offered(turn).is_empty() => calls::in_words(&turn.text),
+            true if offered => calls::in_words(&turn.text),
             _ => reply.calls.clone(),
         }
     }
 
     /// Begins to answer `calls`.
     pub(super) fn look(&mut self, mut turn: Turn, calls: Vec<Call>, (tokens, seconds): (u64, f64)) {
+        turn.told_off = self.offered(&turn).is_empty();
         let (reasoning, text) = apart(&turn);
         let content = clean::cut(&text, super::QUOTED);
         turn.messages.push(Message { calls: calls.clone(), ..Message::of("assistant", content) });
@@ -85,6 +89,7 @@ impl Dialogue {
                     let block = format!("```json\n{}\n```\n", Value::Object(asked));
                     self.out.push(Effect::Feed(token(turn.role, Channel::Text, &block)));
                     turn.text = block;
+                    turn.unanswered = left.into_iter().map(|call| call.id).collect();
                     return self.answered(turn, (0, 0.0), None);
                 }
                 Ok((tool, asked)) => {
@@ -180,6 +185,21 @@ pub(super) fn apart(turn: &Turn) -> (String, String) {
     match delta::split_orphan_close(&turn.text) {
         Some((before, after)) => (format!("{}{before}", turn.reasoning), after.trim_start().to_owned()),
         None => (turn.reasoning.clone(), turn.text.clone()),
+    }
+}
+
+/// What is wrong with a proposal, on its way back: in words after the model's own, or as the answer to the calls that it came with,
+/// each of which strict servers want answered.
+pub(super) fn send_back(messages: &mut Vec<Message>, unanswered: Vec<String>, said: String, request: String) {
+    if unanswered.is_empty() {
+        messages.push(Message::of("assistant", said));
+        messages.push(Message::of("user", request));
+        return;
+    }
+    let passed_over = json!({ "error": "the proposal came first" }).to_string();
+    for (i, id) in unanswered.into_iter().enumerate() {
+        let content = if i == 0 { &request } else { &passed_over };
+        messages.push(Message { answers: id, ..Message::of("tool", content.clone()) });
     }
 }
 

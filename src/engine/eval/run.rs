@@ -111,7 +111,7 @@ pub fn score_with<E: Into<EvalError>>(
 }
 
 /// Which items make which batch: as they come, those of one length together where they have lengths.
-fn order(data: &Dataset, batch: usize) -> Vec<Vec<usize>> {
+pub(super) fn order(data: &Dataset, batch: usize) -> Vec<Vec<usize>> {
     data.parts(&(0..data.len()).collect::<Vec<_>>(), batch)
 }
 

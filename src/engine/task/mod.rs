@@ -4,7 +4,7 @@
 //! A [`Task`] is known to the data it is about ([`crate::data::Dataset::task`]): whoever evaluates, tries, scans or repairs
 //! asks it and nothing else. Scores are of single items and better the higher; the mean over a set, in the words and unit of
 //! a [`Metric`], is what budgets limit, forecasts foretell and verdicts measure. Here: the definition, classification ([`Classify`]) and next
-//! tokens ([`NextToken`]), paired statistics, distances between two models' outputs ([`Divergence`]). Not here: batches (`data`), passes over a set (`eval`).
+//! tokens ([`NextToken`]), paired statistics, verdicts from a part of a set ([`Sequential`]), distances between two models' outputs ([`Divergence`]). Not here: batches (`data`), passes over a set (`eval`).
 
 mod answers;
 mod bootstrap;
@@ -14,6 +14,7 @@ mod error;
 mod language;
 mod metrics;
 mod paired;
+mod sequential;
 mod targets;
 
 pub use answers::{Counts, Worth};
@@ -25,6 +26,7 @@ pub use error::TaskError;
 pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY, surprise};
 pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};
 pub use paired::{from_counts, paired};
+pub use sequential::{ALPHA, Clear, Sequential};
 pub use targets::Targets;
 
 use crate::model::ModelInfo;

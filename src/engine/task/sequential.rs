@@ -7,8 +7,9 @@
 //!
 //! Source: I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", JRSS B 86:1-27 (2024), with their
 //! section on sampling without replacement. An image's loss x is 1 where only the base is right, -1 where only the new model is, else
-//! 0. The set has N images and the balance K = Σ x over all of them (lost less gained); the question is whether 100 K / N ≤ drop, and K is a
-//! whole number, so it is whether K ≤ k = ⌊N drop / 100⌋ or K ≥ k + 1. If K were k, the t-th loss would have, after those before it, the mean
+//! nothing. The set has N images and the balance K = Σ x over all of them (lost less gained); the question is whether 100 K / N is at most the
+//! points d that may go. K is a whole number, so it is whether K ≤ k = ⌊N d / 100⌋ or K ≥ k + 1. If K were k, the t-th loss would have, after
+//! those before it, the mean
 //!
 //! ```text
 //! m_t = (k - Σ_{i<t} x_i) / (N - t + 1)
@@ -63,9 +64,9 @@ impl Capital {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequential {
     total: usize,
-    drop: f64,
+    allowed: f64,
     alpha: f64,
-    /// The largest balance with which the drop holds.
+    /// The largest balance that may be.
     most: i64,
     /// Losses in the order in which they came.
     losses: Vec<i8>,
@@ -78,15 +79,15 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// Of a set of `total` images, of whose accuracy at most `drop` points may be lost. A verdict is wrong with a probability of at most `alpha`
+    /// Of a set of `total` images, of whose accuracy at most `allowed` points may be lost. A verdict is wrong with a probability of at most `alpha`
     /// (above 0, below 1): each side has half of it, so that [`Sequential::range`] is at the same level and the verdict is whether
-    /// that range lies on one side of the drop.
-    pub fn new(total: usize, drop: f64, alpha: f64) -> Sequential {
+    /// that range lies on one side of what may be lost.
+    pub fn new(total: usize, allowed: f64, alpha: f64) -> Sequential {
         // A product such as 1000 · 0.3 may lie an ulp below its whole number.
-        let most = (total as f64 * drop / 100.0 + 1e-9).floor() as i64;
+        let most = (total as f64 * allowed / 100.0 + 1e-9).floor() as i64;
         Sequential {
             total,
-            drop,
+            allowed,
             alpha,
             most,
             losses: Vec::new(),
@@ -148,8 +149,8 @@ impl Sequential {
     }
 
     /// Points that may be lost.
-    pub fn drop(&self) -> f64 {
-        self.drop
+    pub fn allowed(&self) -> f64 {
+        self.allowed
     }
 
     /// How likely a verdict is right at least, 0 to 1.
@@ -230,18 +231,18 @@ mod tests {
         (0..total).map(pair).collect()
     }
 
-    fn truth(total: usize, (lost, gained): (usize, usize), drop: f64) -> Clear {
-        if 100.0 * (lost as f64 - gained as f64) <= drop * total as f64 { Clear::Held } else { Clear::Missed }
+    fn truth(total: usize, (lost, gained): (usize, usize), allowed: f64) -> Clear {
+        if 100.0 * (lost as f64 - gained as f64) <= allowed * total as f64 { Clear::Held } else { Clear::Missed }
     }
 
     /// Of a thousand orders of a set: wrong verdicts, and the mean share of the images that a verdict took.
-    fn thousand(total: usize, pairs: (usize, usize), drop: f64, alpha: f64) -> (usize, f64) {
-        let (mut all, right) = (set(total, pairs), truth(total, pairs, drop));
+    fn thousand(total: usize, pairs: (usize, usize), allowed: f64, alpha: f64) -> (usize, f64) {
+        let (mut all, right) = (set(total, pairs), truth(total, pairs, allowed));
         let mut rng = ChaCha8Rng::seed_from_u64(7);
         let (mut wrong, mut seen) = (0, 0);
         for _ in 0..TIMES {
             all.shuffle(&mut rng);
-            let mut test = Sequential::new(total, drop, alpha);
+            let mut test = Sequential::new(total, allowed, alpha);
             let found = all.iter().find_map(|&(base, new)| test.push(base, new));
             wrong += usize::from(found != Some(right));
             seen += test.seen();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_from_the_drop_is_clear_early() {
+    fn what_is_far_from_the_bound_is_clear_early() {
         // Five points lost where one may be, half a point won, two lost, none lost.
         check(10_000, (600, 100), (0.02, 0.1));
         check(10_000, (50, 100), (0.05, 0.2));
@@ -309,7 +310,9 @@ mod tests {
         }
         // All were seen: there is nothing in doubt.
         let mut test = Sequential::new(1000, 1.0, ALPHA);
-        set(1000, (31, 20)).iter().for_each(|&(base, new)| drop(test.push(base, new)));
+        for (base, new) in set(1000, (31, 20)) {
+            test.push(base, new);
+        }
         assert_eq!((test.range(), test.clear(), test.counted()), ((-1.1, -1.1), Some(Clear::Missed), true));
     }
 
@@ -325,21 +328,23 @@ mod tests {
         let orders: Vec<[usize; 6]> = orders.collect();
         assert_eq!(orders.len(), 60);
         for seen in 1..=6 {
-            let after = |drop: f64, of: fn(&Sequential) -> f64| {
-                let one = |order: &[usize; 6]| {
-                    let mut test = Sequential::new(6, drop, ALPHA);
+            let after = |allowed: f64| {
+                let (mut low, mut high) = (0.0, 0.0);
+                for order in &orders {
+                    let mut test = Sequential::new(6, allowed, ALPHA);
                     for outcome in &order[..seen] {
                         test.push(*outcome == 2, *outcome == 0);
                     }
-                    of(&test)
-                };
-                orders.iter().map(one).sum::<f64>() / 60.0
+                    low += test.low.mean() / 60.0;
+                    high += test.high.mean() / 60.0;
+                }
+                (low, high)
             };
             // At most one, which it is; more than none, which begins with one.
-            let (low, high) = (after(17.0, |t| t.low.mean()), after(0.0, |t| t.high.mean()));
+            let (low, high) = (after(17.0).0, after(0.0).1);
             assert!((low - 1.0).abs() < 1e-12 && (high - 1.0).abs() < 1e-12, "{seen}: {low} {high}");
             // Where less is lost than is bet against, bets lose.
-            assert!(after(50.0, |t| t.low.mean()) < 1.0);
+            assert!(after(50.0).0 < 1.0);
         }
     }
 
@@ -361,6 +366,9 @@ mod tests {
         let none = Sequential::new(0, 1.0, ALPHA);
         assert_eq!((none.clear(), none.seen(), none.range()), (None, 0, (0.0, 0.0)));
         // A product that lies just below its whole number is that number.
-        assert_eq!([(1000, 0.3), (10_000, 0.57), (4000, 0.0)].map(|(n, d)| Sequential::new(n, d, ALPHA).most), [3, 57, 0]);
+        assert_eq!(
+            [(1000, 0.3), (10_000, 0.57), (4000, 0.0)].map(|(n, d)| Sequential::new(n, d, ALPHA).most),
+            [3, 57, 0]
+        );
     }
 }

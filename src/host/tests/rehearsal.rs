@@ -183,8 +183,9 @@ async fn a_program_outside_proposes_and_rehearses_without_the_pen() {
     r.until("a rehearsal", rehearsed).await;
     let (outside, _messages) = r.host.connect("friend 7 (mcp)", true).await.expect("connects");
     let target = |name: &str| Target::Group(name.to_owned());
-    let offer =
-        |decisions| Command::Offer { offer: Offer { decisions, summary: "\u{1b}[2Jbetter".into(), by: "you".into() } };
+    let offer = |decisions| Command::Offer {
+        offer: Offer { decisions, summary: "\u{1b}[2Jbetter".into(), expects: Some(0.4), by: "you".into() },
+    };
     let own = outside.command(Command::Approve { ids: ids(&[0]) }).await.expect_err("the pen is elsewhere");
     assert!(own.to_string().contains("the pen is with"), "{own}");
     // What the engineer approved stays.
