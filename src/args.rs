@@ -593,6 +593,9 @@ pub struct Run {
     pub llm_model: Option<String>,
     #[arg(long, value_name = "URL")]
     pub llm_url: Option<String>,
+    /// Where agents' decisions leave the budget missed, the planner proposes what is missing.
+    #[arg(long)]
+    pub complete: bool,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -601,8 +604,9 @@ pub struct Run {
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchAgents {
-    /// A model and its server, as qwen3:14b@http://localhost:11434/v1, once for each; `,calls=0` behind it where it may look nothing up.
-    #[arg(long, value_name = "MODEL@URL[,calls=N]")]
+    /// A model and its server, as qwen3:14b@http://localhost:11434/v1, once for each; `,calls=0` behind it where it may look nothing up,
+    /// `,helped` where the planner proposes what it leaves missing of the budget.
+    #[arg(long, value_name = "MODEL@URL[,calls=N][,helped]")]
     pub agents: Vec<String>,
     /// Runs of each, with the seeds 0, 1 and so on.
     #[arg(long, value_name = "N", default_value_t = 3)]

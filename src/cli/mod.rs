@@ -135,6 +135,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 factors: r.factors.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 heal: r.heal.as_deref().map(str::parse).transpose().map_err(UsageError)?,
                 agents,
+                complete: r.complete,
                 search: r.search,
             };
             headless::run::run(complete(spec)?, &wanted, r.json)

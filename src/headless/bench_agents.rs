@@ -26,24 +26,31 @@ struct Contender {
     agents: Option<(String, String)>,
     /// Calls a role, where they are not the usual ones.
     calls: Option<usize>,
+    /// The planner proposes what they leave missing.
+    helped: bool,
 }
 
-/// `MODEL@URL` or `MODEL@URL,calls=N`.
+/// `MODEL@URL`, with `,helped` and `,calls=N` behind it.
 fn contender(words: &str) -> Result<Contender> {
-    let (at, calls) = match words.rsplit_once(",calls=") {
+    let (at, helped) = words.strip_suffix(",helped").map_or((words, false), |at| (at, true));
+    let (at, calls) = match at.rsplit_once(",calls=") {
         Some((at, n)) => {
             let n = n.parse().with_context(|| format!("`{words}`: calls={n} is no number; hint: calls=0 for none"))?;
             (at, Some(n))
         }
-        None => (words, None),
+        None => (at, None),
     };
+    let (at, helped) = at.strip_suffix(",helped").map_or((at, helped), |at| (at, true));
     // Models may have an @ in their names, addresses begin with their scheme.
     let split = at.find("@http://").or_else(|| at.find("@https://"));
     let Some((model, url)) = split.map(|i| (&at[..i], &at[i + 1..])).filter(|(model, _)| !model.is_empty()) else {
         bail!("`{words}` names no model and server; hint: --agents qwen3:14b@http://localhost:11434/v1");
     };
-    let name = calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
-    Ok(Contender { name, agents: Some((model.to_owned(), url.to_owned())), calls })
+    let mut name = calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
+    if helped {
+        name += ", the planner helps";
+    }
+    Ok(Contender { name, agents: Some((model.to_owned(), url.to_owned())), calls, helped })
 }
 
 /// What came of one run.
@@ -77,11 +84,13 @@ struct Row {
 /// A contender that is none, a folder that cannot be written, a signal; runs that fail are rows.
 pub fn run(args: &BenchAgents) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
-    let planner = Contender { name: "planner".to_owned(), agents: None, calls: None };
+    let planner = Contender { name: "planner".to_owned(), agents: None, calls: None, helped: false };
     let agents = args.agents.iter().map(|a| contender(a)).collect::<Result<Vec<_>>>()?;
     let contenders: Vec<Contender> = std::iter::once(planner).chain(agents).collect();
-    if let Some(given) =
-        args.run.iter().find(|a| ["--out", "--seed", "--llm-url", "--llm-model", "--json"].contains(&a.as_str()))
+    if let Some(given) = args
+        .run
+        .iter()
+        .find(|a| ["--out", "--seed", "--llm-url", "--llm-model", "--complete", "--json"].contains(&a.as_str()))
     {
         bail!("`{given}` is set for each run; hint: --out, --seeds and --agents before the `--`");
     }
@@ -118,6 +127,9 @@ fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) ->
         Some((model, url)) => drop(command.args(["--llm-url", url, "--llm-model", model])),
         // What the environment names is no planner.
         None => drop(command.env_remove("OPENAI_BASE_URL").env_remove("PARING_LLM_MODEL")),
+    }
+    if c.helped {
+        command.arg("--complete");
     }
     if let Some(calls) = c.calls {
         command.env("PARING_LLM_CALLS", calls.to_string());
@@ -249,6 +261,9 @@ mod tests {
         let c = contender("org/m@v2@https://h/v1,calls=0").unwrap();
         assert_eq!((c.agents, c.calls), (Some(("org/m@v2".into(), "https://h/v1".into())), Some(0)));
         assert_eq!(c.name, "org/m@v2, 0 calls");
+        let c = contender("m@http://h/v1,calls=2,helped").unwrap();
+        assert_eq!((c.calls, c.helped, c.name.as_str()), (Some(2), true, "m, 2 calls, the planner helps"));
+        assert!(contender("m@http://h/v1,helped,calls=2").unwrap().helped);
         for bad in ["qwen3", "@http://h/v1", "m@ftp://h", "m@http://h/v1,calls=x"] {
             assert!(contender(bad).is_err(), "{bad}");
         }
@@ -256,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_table_compares_by_seed_and_counts_what_failed() {
-        let c = |name: &str| Contender { name: name.into(), agents: None, calls: None };
+        let c = |name: &str| Contender { name: name.into(), agents: None, calls: None, helped: false };
         let row = |contender: &str, seed, score| Row {
             contender: contender.into(),
             seed,

@@ -37,6 +37,8 @@ pub struct Wanted {
     pub heal: Option<Heal>,
     /// Agents propose instead of the planner.
     pub agents: bool,
+    /// The planner proposes what agents' decisions leave missing of the budget.
+    pub complete: bool,
 }
 
 /// The client's side of a run: the state as folded from the host's events.
@@ -196,6 +198,12 @@ impl Driver {
                 }
             }
             self.answer(&wanted.policy).await?;
+            if pruning && wanted.agents && wanted.complete && self.misses() {
+                self.when_free(Command::Propose { by: Proposer::Planner }).await?;
+                self.catch_up().await?;
+                self.until(|s| s.phase == Phase::Review).await?;
+                self.answer(&wanted.policy).await?;
+            }
             if self.state.pending().is_empty() {
                 break;
             }
@@ -265,6 +273,22 @@ impl Driver {
         }
         self.catch_up().await?;
         self.until(|s| s.phase == Phase::Review).await
+    }
+
+    /// Whether what is approved is forecast to miss a factor of the budget.
+    fn misses(&self) -> bool {
+        let Some(f) = self.state.forecaster().map(|f| f.actions(&self.state.recipe_actions())) else { return false };
+        let reached = [
+            ("latency", f.latency.value),
+            ("macs", f.macs.value),
+            ("memory", f.memory.value),
+            ("params", f.params.value),
+        ];
+        let over = |(name, target): (&str, Option<f64>)| {
+            let value = reached.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
+            target.zip(value).is_some_and(|(target, value)| value > target + 1e-9)
+        };
+        self.state.budget.items().into_iter().any(over)
     }
 
     fn verdict(&self) -> Option<&Verdict> {
