@@ -199,7 +199,8 @@ fn spread(values: &[f64], digits: usize) -> String {
     if values.is_empty() {
         return "-".to_owned();
     }
-    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    // Not less than nothing, where it is nothing.
+    let mean = values.iter().sum::<f64>() / values.len() as f64 + 0.0;
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
     match values.len() {
         1 => format!("{mean:.digits$}"),

@@ -11,7 +11,9 @@ use crate::control::Figures;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
-use crate::session::{Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State};
+use crate::session::{
+    Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State, Utterance,
+};
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -117,7 +119,13 @@ pub trait Work: Engine {
     /// and `Said` events.
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;
 
-    /// After a verdict: says what to make of it.
+    /// What a round's forecasts and expectations came to, with the state as its verdict leaves it: told with the verdict, so that no
+    /// haste can cut it off.
+    fn critique(&self, _: &State, _round: u32) -> Option<Utterance> {
+        None
+    }
+
+    /// After a verdict: says what else to make of it.
     fn reflect(&self, state: &State, round: u32, llm: &Llm, job: &Job) -> Result<(), JobError>;
 
     /// Works out how units rank where the desk does not know it yet.

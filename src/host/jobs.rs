@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use crate::plan::{Action, Bisect, Decision, Step, Target, plan_key};
-use crate::session::{Event, Feed, Phase, Proposer, Utterance};
+use crate::session::{Event, Feed, Phase, Proposer, Record, Utterance};
 use crate::words::counted;
 
 /// The jobs a host runs, one at a time.
@@ -334,5 +334,12 @@ fn compress_and_evaluate(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;
     job.cancel().check()?;
     decoding(engine, round, job)?;
-    job.events(vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }])
+    let mut events =
+        vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }];
+    let mut after = (*job.state()?).clone();
+    for event in &events {
+        after.apply(&Record { seq: after.seq + 1, at_ms: 0, event: event.clone() });
+    }
+    events.extend(engine.critique(&after, round).map(|said| Event::Said { utterance: Box::new(said) }));
+    job.events(events)
 }

@@ -9,6 +9,7 @@ use crate::plan::{Action, Author, Basis, Decision, Estimate, Outcome, Status, Ta
 use crate::task::Metric;
 use crate::words::counted;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// Expectations that a session keeps, newest last.
 pub const MOST_CLAIMS: usize = 64;
@@ -72,13 +73,17 @@ pub struct Entry {
     pub gain: Option<f64>,
 }
 
-/// What an author is known by: a model, whatever role it had.
-pub fn who(author: &Author) -> &str {
+/// What authors that are no models are known by.
+const OWN: [&str; 3] = ["planner", "you", "rules"];
+
+/// What an author is known by: a model, whatever role it had. None passes for the planner or a person by its name.
+pub fn who(author: &Author) -> Cow<'_, str> {
     match author {
-        Author::Planner => "planner",
-        Author::Agent { model, .. } => model,
-        Author::Human => "you",
-        Author::Rule { .. } => "rules",
+        Author::Planner => OWN[0].into(),
+        Author::Agent { model, .. } if OWN.contains(&model.trim()) => format!("{} (a model)", model.trim()).into(),
+        Author::Agent { model, .. } => model.as_str().into(),
+        Author::Human => OWN[1].into(),
+        Author::Rule { .. } => OWN[2].into(),
     }
 }
 
@@ -90,7 +95,7 @@ pub fn entries(state: &State, round: u32) -> Vec<Entry> {
     let Some(verdict) = &this.verdict else { return Vec::new() };
     let new: Vec<&Decision> =
         this.ids.iter().filter_map(|id| state.decision(*id)).filter(|d| d.action != Action::Keep).collect();
-    let mut names: Vec<&str> = new.iter().map(|d| who(&d.author)).collect();
+    let mut names: Vec<Cow<'_, str>> = new.iter().map(|d| who(&d.author)).collect();
     names.sort_unstable();
     names.dedup();
     let metric = state.metric();
@@ -122,7 +127,7 @@ pub fn entries(state: &State, round: u32) -> Vec<Entry> {
             gain: gain(state, round).filter(|_| whole && name != who(&Author::Planner)),
         }
     };
-    names.into_iter().map(entry).collect()
+    names.iter().map(|name| entry(name)).collect()
 }
 
 /// The newest expectation of `name` in `round`.

@@ -5,7 +5,7 @@ use crate::keys::{event, go, group, sent};
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
 use paring::plan::{Action, Author, Decision, DecisionId, Target};
-use paring::session::{Command, Event, HostMsg, PassedOver, Standing};
+use paring::session::{Command, Event, HostMsg, PassedOver, Standing, Standings};
 use paring::tui::App;
 
 fn after_a_roll_back() -> App {
@@ -180,6 +180,37 @@ fn a_proposal_that_gave_way_is_told() {
     assert!(t.contains(words), "{t}");
     press(&mut app, "4<esc>");
     assert!(app.state.timeline.iter().any(|e| e.text == words));
+}
+
+#[test]
+fn an_agents_record_stands_on_the_card_of_what_it_proposes() {
+    let record = Standings {
+        who: "qwen3-32b".into(),
+        family: "vit".into(),
+        metric: "top-1".into(),
+        rounds: 4,
+        met: 3,
+        told: 4,
+        held: 1,
+        off: -12.0,
+        ..Standings::default()
+    };
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = fixture::app(fixture::review().state, Settings::default(), size);
+        let target = group("blocks.9.mlp.fc1");
+        let author = Author::Agent { role: "pruning".into(), model: "qwen3-32b".into() };
+        let action = Action::Prune { ratio: 0.25, kept: (0..768).collect() };
+        let id = DecisionId(app.state.next_decision);
+        let decision = Decision { id, round: app.state.round, ..Decision::new(target, action, author) };
+        event(&mut app, Event::Proposed { decisions: vec![decision] });
+        go(&mut app, "blocks.9.mlp.fc1");
+        let t = text(&drawn(&mut app));
+        assert!(!t.contains("so far:"), "nothing is known of it yet: {t}");
+        event(&mut app, Event::Recalled { records: vec![record.clone()] });
+        let t = text(&drawn(&mut app));
+        let flat = t.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(size == (80, 24) || flat.contains("so far: 4 rounds judged, 3 met the budget"), "{size:?}: {t}");
+    }
 }
 
 #[test]

@@ -34,7 +34,9 @@ use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, private};
+use crate::session::{
+    Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Utterance, private,
+};
 use crate::train::{self, Heal};
 use shelf::Shelf;
 use std::path::PathBuf;
@@ -381,8 +383,12 @@ impl Work for Compute {
         }
     }
 
-    fn reflect(&self, state: &State, round: u32, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        self.compare_with_forecast(state, round, llm, job)
+    fn critique(&self, state: &State, round: u32) -> Option<Utterance> {
+        crate::agent::critic::utterance(state, round)
+    }
+
+    fn reflect(&self, state: &State, _: u32, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        self.argue(state, llm, job)
     }
 
     fn rank(&self, job: &Job) -> Result<(), JobError> {

@@ -95,17 +95,8 @@ impl Compute {
         (done, Event::Said { utterance: Box::new(said) })
     }
 
-    /// After a verdict: what was forecast against what was measured; an endpoint's evaluation role argues from it.
-    pub(super) fn compare_with_forecast(
-        &self,
-        state: &State,
-        round: u32,
-        llm: &Llm,
-        job: &Job,
-    ) -> Result<(), JobError> {
-        if let Some(utterance) = agent::critic::utterance(state, round) {
-            job.event(Event::Said { utterance: Box::new(utterance) })?;
-        }
+    /// After a verdict: an endpoint's evaluation role argues from what the critic told.
+    pub(super) fn argue(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
         // What it would argue from is what agents of a blind session are not told.
         if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
