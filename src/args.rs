@@ -609,7 +609,7 @@ pub struct BenchAgents {
     #[arg(long, value_name = "MODEL@URL[,calls=N][,helped]")]
     pub agents: Vec<String>,
     /// Runs of each, with the seeds 0, 1 and so on.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
     /// Folder for the runs, their logs and bench.json.
     #[arg(long, value_name = "DIR")]

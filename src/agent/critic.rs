@@ -116,7 +116,7 @@ fn standings(state: &State, round: u32) -> String {
         // The planner's is the forecast above.
         let told = e.expected.filter(|_| e.who != ledger::who(&Author::Planner));
         let expected = told.map_or(String::new(), |x| {
-            let came = if e.held == Some(true) { "which came" } else { "which did not come" };
+            let came = if e.held == Some(true) { "which the measured interval holds" } else { "which did not come" };
             format!(" expected {}, {came};", metric.change_words(x))
         });
         let whose = state.decisions.iter().find(|d| ledger::who(&d.author) == e.who)?;

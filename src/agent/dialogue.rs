@@ -11,8 +11,8 @@ use super::validate::{Draft, SearchSpace, Validated, validate};
 use super::{
     AGENTS, AgentInput, Call, Cut, LlmError, Message, Outcome, Reply, clean, context, critic, delta, notice, proposal,
 };
-use crate::plan::{Author, Decision, DecisionId, Status};
-use crate::session::{Channel, Claim, Event, Feed, ROLES, Role, Utterance};
+use crate::plan::{Action, Author, Decision, DecisionId, Status, Target};
+use crate::session::{Channel, Claim, Event, Feed, ROLES, Role, Utterance, ledger};
 use crate::words::{counted, counted_as};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -157,6 +157,8 @@ pub struct Dialogue {
     no_tools: bool,
     /// Plans that were tried for the roles.
     rehearsed: usize,
+    /// What the model has proposed.
+    proposed: Vec<(Target, Action)>,
     outcome: Outcome,
     /// What is wanted done, until it is handed over.
     out: Vec<Effect>,
@@ -178,6 +180,7 @@ impl Dialogue {
             because: String::new(),
             no_tools: false,
             rehearsed: 0,
+            proposed: Vec::new(),
             outcome: Outcome::default(),
             out: Vec::new(),
         }
@@ -420,6 +423,10 @@ impl Dialogue {
         } else {
             let author = Author::Agent { role: role.name.into(), model: self.model.clone() };
             let round = self.input.state.round;
+            for d in &checked.drafts {
+                self.proposed.retain(|(target, _)| *target != d.target);
+                self.proposed.push((d.target.clone(), d.action.clone()));
+            }
             self.claim(role, &author, checked.expects);
             let decision = |draft: Draft| {
                 let bare = Decision::new(draft.target, draft.action, author.clone());
@@ -437,12 +444,16 @@ impl Dialogue {
     fn claim(&mut self, role: &'static Role, author: &Author, expects: Option<f64>) {
         let state = &self.input.state;
         let metric = state.metric();
-        let said = expects.map(|e| format!("expects {} {}", metric.name, metric.change_words(metric.shown(e))));
+        let told = expects.map(|e| ledger::expected(&metric, e).ok_or(e));
+        let said = told.map(|told| match told {
+            Ok(e) => format!("expects {} {}", metric.name, metric.change_words(e)),
+            Err(_) => "expects a change that cannot come, which is not kept".to_owned(),
+        });
+        let expects = told.and_then(Result::ok);
         let before = state.standing_words(author).map(|w| format!("so far: {w}"));
         let words: Vec<String> = said.into_iter().chain(before).collect();
-        let expects = expects.map(|e| metric.shown(e));
         let (round, prompts) = (state.round, self.input.prompts.version());
-        let claim = Claim { round, author: author.clone(), expects, prompts };
+        let claim = Claim { round, author: author.clone(), expects, plan: self.proposed.clone(), prompts };
         self.out.push(Effect::Event(Event::Claimed { claim }));
         if !words.is_empty() {
             self.say(role.name, &words.join("; "));

@@ -46,6 +46,9 @@ fn contender(words: &str) -> Result<Contender> {
     let Some((model, url)) = split.map(|i| (&at[..i], &at[i + 1..])).filter(|(model, _)| !model.is_empty()) else {
         bail!("`{words}` names no model and server; hint: --agents qwen3:14b@http://localhost:11434/v1");
     };
+    if let Some(other) = url.split_once(',') {
+        bail!("`{words}`: `{}` is no option; hint: calls=N, helped", other.1);
+    }
     let mut name = calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
     if helped {
         name += ", the planner helps";
@@ -86,7 +89,15 @@ pub fn run(args: &BenchAgents) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
     let planner = Contender { name: "planner".to_owned(), agents: None, calls: None, helped: false };
     let agents = args.agents.iter().map(|a| contender(a)).collect::<Result<Vec<_>>>()?;
-    let contenders: Vec<Contender> = std::iter::once(planner).chain(agents).collect();
+    let mut contenders: Vec<Contender> = std::iter::once(planner).chain(agents).collect();
+    for i in 1..contenders.len() {
+        // Rows are told apart by their names.
+        let same =
+            contenders[..i].iter().filter(|c| c.name.split(" #").next() == Some(contenders[i].name.as_str())).count();
+        if same > 0 {
+            contenders[i].name += &format!(" #{}", same + 1);
+        }
+    }
     if let Some(given) = args
         .run
         .iter()
@@ -116,7 +127,7 @@ pub fn run(args: &BenchAgents) -> Result<Exit> {
     for row in rows.iter().filter_map(|r| r.failed.as_ref().map(|why| (r, why))) {
         say!("{}, seed {}: {}", row.0.contender, row.0.seed, row.1)?;
     }
-    Ok(Exit::Done)
+    Ok(if rows.iter().all(|r| r.failed.is_some()) { Exit::Failed } else { Exit::Done })
 }
 
 fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) -> Result<Row> {
@@ -158,12 +169,20 @@ fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) ->
     let mut row = Row { contender: c.name.clone(), seed, ..Row::default() };
     let last = || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        text.lines().rev().find(|l| !l.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+        let lines = || text.lines().filter(|l| !l.trim().is_empty());
+        let said = |l: &&str| ["error:", "paring: "].iter().any(|begin| l.starts_with(begin));
+        lines().find(said).or(lines().last()).unwrap_or("it said nothing").to_owned()
     };
     match std::fs::read(dir.join("report.json")).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok()) {
         // A budget that was missed has its report too.
         Some(report) => {
-            read(&mut row, &report, &Journal::read(&dir.join("session")).map(|r| State::fold(&r)).unwrap_or_default())
+            let state = Journal::read(&dir.join("session")).map(|r| State::fold(&r)).unwrap_or_default();
+            read(&mut row, &report, &state);
+            // What the planner did in its place is no figure of a model's.
+            if c.agents.is_some() && row.tokens == 0 && row.by_agents == 0 {
+                row.failed =
+                    Some("the model never answered, and the planner's plan was run; see the log beside it".to_owned());
+            }
         }
         None => row.failed = Some(format!("{status}: {}", crate::agent::clean::line(&last(), 300))),
     }

@@ -16,7 +16,11 @@ use serde_json::json;
 pub fn run(as_json: bool) -> Result<Exit> {
     let (path, all) = ledger::all().map_err(|e| anyhow!(e))?;
     if as_json {
-        print_json(&json!({ "file": path, "records": all }))?;
+        let mean = |sum: f64, n: usize| (n > 0).then(|| sum / n as f64);
+        let told: Vec<_> = (all.iter())
+            .map(|s| json!({ "record": s, "off_mean": mean(s.off, s.told), "gained_mean": mean(s.gained, s.against) }))
+            .collect();
+        print_json(&json!({ "file": path, "records": told }))?;
         return Ok(Exit::Done);
     }
     if all.is_empty() {
@@ -25,11 +29,12 @@ pub fn run(as_json: bool) -> Result<Exit> {
     for s in &all {
         let change = |v: f64, n: usize| if n > 0 { format!("{:+.2}", v / n as f64) } else { "–".to_owned() };
         out::data(format_args!(
-            "{}  on {}: {}, {} met the budget, {} rolled back; expected rightly {} of {}, measured minus expected {} ({}); \
+            "{}  on {}: {}, {} built as proposed, of which {} met the budget, {} rolled back; expected within the measured interval {} of {}, measured minus expected {} ({}); \
              against the planner's plans {} ({} tried)\n",
             s.who,
             s.family,
             counted(s.rounds, "round"),
+            s.whole,
             s.met,
             s.rolled_back,
             s.held,

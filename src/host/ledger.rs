@@ -123,7 +123,13 @@ fn read(path: &Path) -> io::Result<Vec<Kept>> {
     let lines = text.lines().skip(usize::from(from > 0));
     let mut all: Vec<Kept> = Vec::new();
     let mut known = std::collections::HashMap::new();
-    for kept in lines.filter_map(|l| serde_json::from_str::<Kept>(l).ok()) {
+    let sound = |k: &Kept| {
+        let figures = [Some(k.entry.measured.value), k.entry.expected, k.entry.gain];
+        figures.iter().flatten().all(|f| f.abs() <= 1e6)
+    };
+    for mut kept in lines.filter_map(|l| serde_json::from_str::<Kept>(l).ok()).filter(sound) {
+        // Anybody may have written it.
+        kept.entry.who = crate::agent::clean::line(&kept.entry.who, 120);
         let key = (kept.session.clone(), kept.entry.round, kept.entry.who.clone());
         match known.get(&key) {
             Some(&at) => {
@@ -155,6 +161,7 @@ mod tests {
             metric: "top-1".into(),
             decisions: 3,
             of: 3,
+            whole: true,
             expected,
             measured: Estimate { value: came, low: came - 1.0, high: came + 1.0 },
             held: expected.map(|e| (e - came).abs() < 1.5),

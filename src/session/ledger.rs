@@ -5,7 +5,7 @@
 //! different metrics are never added up.
 
 use super::{Round, State};
-use crate::plan::{Action, Author, Basis, Decision, Estimate, Outcome, Status, Target};
+use crate::plan::{Action, Author, Basis, Decision, Estimate, Outcome, Status, Target, same_cut};
 use crate::task::Metric;
 use crate::words::counted;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct Claim {
     pub author: Author,
     /// Change of the task's metric in its unit, negative for worse; `None`: it told nothing.
     pub expects: Option<f64>,
+    /// What it has proposed in the round so far: the plan that it speaks of.
+    #[serde(default)]
+    pub plan: Vec<(Target, Action)>,
     /// Which prompts it was asked with.
     #[serde(default)]
     pub prompts: String,
@@ -62,6 +65,8 @@ pub struct Entry {
     /// Of the round's new decisions, how many are this author's.
     pub decisions: usize,
     pub of: usize,
+    /// All that it proposed was built, and nothing else was new.
+    pub whole: bool,
     pub expected: Option<f64>,
     /// Change of the metric in its unit, negative for worse, with its 95 % interval.
     pub measured: Estimate,
@@ -104,8 +109,11 @@ pub fn entries(state: &State, round: u32) -> Vec<Entry> {
         let own = |d: &&&Decision| who(&d.author) == name;
         // Whatever was trained afterwards is not what they spoke of.
         let trained = this.course.as_ref().is_some_and(|c| c.best.step > 0);
-        let whole = !trained && new.iter().all(|d| who(&d.author) == name && d.edited_from.is_none());
-        let expected = expectation(state, this, name).filter(|_| whole && all_built(state, this, name));
+        let whole = !trained
+            && new.iter().all(|d| who(&d.author) == name && d.edited_from.is_none())
+            && all_built(state, this, name)
+            && as_spoken(state, this, name, &new);
+        let expected = expectation(state, this, name).filter(|_| whole);
         let slack = metric.of_points(SLACK);
         Entry {
             round,
@@ -115,6 +123,7 @@ pub fn entries(state: &State, round: u32) -> Vec<Entry> {
             metric: metric.name.clone(),
             decisions: new.iter().filter(own).count(),
             of: new.len(),
+            whole,
             expected: expected.map(|e| e.value),
             measured,
             held: expected.map(|e| e.high >= measured.low - slack && e.low <= measured.high + slack),
@@ -150,6 +159,16 @@ fn all_built(state: &State, round: &Round, name: &str) -> bool {
     state.decisions.iter().filter(own).all(|d| round.ids.contains(&d.id) && d.status != Status::Vetoed)
 }
 
+/// The plan that `name` spoke of is what was built, where it spoke of one.
+fn as_spoken(state: &State, round: &Round, name: &str, new: &[&Decision]) -> bool {
+    let Some(claim) = claim(state, round.number, name) else { return true };
+    let built = state.actions_of(round.number);
+    let there = |(target, action): &(Target, Action)| {
+        *action == Action::Keep || built.iter().any(|(t, a)| t == target && same_cut(a, action, 0.02))
+    };
+    claim.plan.iter().all(there) && new.iter().all(|d| claim.plan.iter().any(|(t, _)| *t == d.target))
+}
+
 /// The round's plan against the planner's for the same budget, on held-back data.
 fn gain(state: &State, round: u32) -> Option<f64> {
     let rival = state.rivals.iter().rev().find(|r| r.round == round)?;
@@ -163,8 +182,9 @@ pub struct Standings {
     pub who: String,
     pub family: String,
     pub metric: String,
-    /// Judged rounds, those that met the budget, those that were rolled back.
+    /// Judged rounds, those that were built as it proposed, how many of these met the budget, and rounds that were rolled back.
     pub rounds: usize,
+    pub whole: usize,
     pub met: usize,
     pub rolled_back: usize,
     /// Rounds of which something was expected, and those where it came.
@@ -197,7 +217,9 @@ impl Standings {
 
     fn take(&mut self, e: &Entry) {
         self.rounds += 1;
-        self.met += usize::from(e.outcome == Outcome::Accept);
+        self.whole += usize::from(e.whole);
+        // Parts of a plan meet nothing by themselves.
+        self.met += usize::from(e.whole && e.outcome == Outcome::Accept);
         self.rolled_back += usize::from(e.fate == Fate::RolledBack);
         if let (Some(expected), Some(held)) = (e.expected, e.held) {
             self.told += 1;
@@ -212,6 +234,7 @@ impl Standings {
 
     fn join(&mut self, other: &Standings) {
         self.rounds += other.rounds;
+        self.whole += other.whole;
         self.met += other.met;
         self.rolled_back += other.rolled_back;
         self.told += other.told;
@@ -224,10 +247,6 @@ impl Standings {
     /// In a sentence, with changes as `metric` words them.
     pub fn words(&self, metric: &Metric) -> String {
         let mut parts = vec![format!("{} judged", counted(self.rounds, "round"))];
-        parts.push(format!("{} met the budget", self.met));
-        if self.rolled_back > 0 {
-            parts.push(format!("{} rolled back", self.rolled_back));
-        }
         if self.told > 0 {
             let mean = self.off / self.told as f64;
             let way = match mean {
@@ -236,7 +255,15 @@ impl Standings {
                 _ => "off by ",
             };
             let by = format!("{:.*} {}", metric.digits, mean.abs(), metric.change_unit);
-            parts.push(format!("what it expected came in {} of {}, {way}{}", self.held, self.told, by.trim_end()));
+            parts.push(format!("{way}{}", by.trim_end()));
+            parts.push(format!("expected what was measured, within its interval, in {} of {}", self.held, self.told));
+        }
+        match self.whole == self.rounds {
+            true => parts.push(format!("{} met the budget", self.met)),
+            false => parts.push(format!("{} built as proposed, of which {} met the budget", self.whole, self.met)),
+        }
+        if self.rolled_back > 0 {
+            parts.push(format!("{} rolled back", self.rolled_back));
         }
         if self.against > 0 {
             let mean = metric.change_words(self.gained / self.against as f64);
@@ -246,7 +273,17 @@ impl Standings {
     }
 }
 
+/// An expected change, as it is shown, in the metric's unit and negative for worse; `None` for one that could not come.
+pub fn expected(metric: &Metric, shown: f64) -> Option<f64> {
+    (shown.abs() <= metric.of_points(100.0)).then(|| metric.shown(shown))
+}
+
 impl State {
+    /// What `author` expects of the plan in this round.
+    pub fn expected_by(&self, author: &Author) -> Option<f64> {
+        claim(self, self.round, &who(author))?.expects
+    }
+
     /// What is known of `author` for networks of this family, from this session and from earlier ones; of other families where
     /// there is nothing of this one. `None`: nothing of it was judged yet.
     pub fn standings_of(&self, author: &Author) -> Option<Standings> {

@@ -152,6 +152,8 @@ pub struct App {
     pub draft: Option<Draft>,
     /// Edits sent and not yet answered, so that the row does not flicker back.
     pub sent: Vec<Sent>,
+    /// A run without edits that are not approved was warned of when the session was here.
+    pub run_without: Option<u64>,
     /// Approve these once the engineer's own decision on them is durable.
     pub approve_next: Vec<Target>,
     /// Selected line of the decision card.

@@ -8,7 +8,7 @@ use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, Key, Theme};
 use crate::control::Asked;
-use crate::plan::{Action, Constraint, Limit, Target};
+use crate::plan::{Action, Constraint, Limit, Status, Target};
 use crate::session::{Command, Proposer};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -607,6 +607,14 @@ impl App {
         }
         if self.state.changes() == 0 {
             return self.say(Level::Warn, format!("nothing is approved; {approve} approves the row's proposal"));
+        }
+        let edits = self.state.open().iter().filter(|d| d.status == Status::Edited).count();
+        if edits > 0 && self.has_pen() && self.run_without != Some(self.state.seq) {
+            self.run_without = Some(self.state.seq);
+            let what = crate::words::counted_as(edits, "edit is", "edits are");
+            let text =
+                format!("{what} not approved: {} again runs without, {approve} approves the row", self.label(Act::Run));
+            return self.say(Level::Warn, text);
         }
         self.command(Command::Run)
     }

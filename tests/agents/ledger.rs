@@ -42,7 +42,8 @@ fn judged(decisions: Vec<Decision>, came: f64) -> State {
 }
 
 fn claim(state: &mut State, author: Author, expects: Option<f64>) {
-    state.claims.push(Claim { round: 1, author, expects, prompts: "p".into() });
+    let plan = state.decisions.iter().map(Decision::planned).collect();
+    state.claims.push(Claim { round: 1, author, expects, plan, prompts: "p".into() });
 }
 
 fn only(state: &State) -> Entry {
@@ -101,6 +102,13 @@ fn only_the_plan_that_was_spoken_of_is_held_against_its_author() {
     let mut mixed = two();
     mixed[1].author = Author::Human;
     assert_eq!(expected(mixed, &[0, 1]), None);
+    // Proposed otherwise than it was built: the engineer's own stood there.
+    let mut state = judged(two(), -12.0);
+    claim(&mut state, agent("m"), Some(0.0));
+    state.claims[0].plan[1].1 = Action::Prune { ratio: 0.25, kept: vec![] };
+    assert_eq!((only(&state).expected, only(&state).whole), (None, false));
+    let words = state.standing_words(&agent("m")).expect("words");
+    assert_eq!(words, "1 round judged, 0 built as proposed, of which 0 met the budget");
 }
 
 #[test]
@@ -115,6 +123,7 @@ fn a_record_falls_with_every_empty_promise_and_reaches_prompt_critic_and_enginee
         family: "cifar-resnet".into(),
         metric: "top-1".into(),
         rounds: 3,
+        whole: 3,
         met: 3,
         told: 3,
         held: 3,
@@ -133,7 +142,10 @@ fn a_record_falls_with_every_empty_promise_and_reaches_prompt_critic_and_enginee
     assert!(state.standings_of(&agent("other")).is_none());
 
     let words = state.standing_words(&agent("hope")).expect("words");
-    assert_eq!(words, "4 rounds judged, 3 met the budget, what it expected came in 3 of 4, too hopeful by 2.42 points");
+    assert_eq!(
+        words,
+        "4 rounds judged, too hopeful by 2.42 points, expected what was measured, within its interval, in 3 of 4, 3 met the budget"
+    );
     let role = crate::role("pruning");
     assert!(context::standing(&state, role, "hope").contains(&format!("Your record: {words}.")));
     assert!(!context::standing(&state, role, "other").contains("Your record"));

@@ -184,7 +184,9 @@ fn session_keys() {
         ("W", vec![Command::Sense]),
         ("r", vec![Command::Propose { by: Proposer::Planner }]),
         ("L", vec![Command::Propose { by: Proposer::Planner }]),
-        ("R", vec![Command::Run]),
+        // Of an edit that would be left out it warns first.
+        ("R", vec![]),
+        ("RR", vec![Command::Run]),
         ("u", vec![Command::Undo]),
         ("U", vec![Command::Redo]),
         ("C", vec![Command::Accept]),

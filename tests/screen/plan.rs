@@ -162,7 +162,9 @@ fn a_run_does_not_go_on_without_an_edit_in_progress() {
     assert_eq!(sent(press(&mut app, "]R")), []);
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("an edit is not approved yet")), "{:?}", app.message);
     assert!(app.draft.is_some());
-    assert_eq!(sent(press(&mut app, "<esc>R")), [Command::Run]);
+    assert_eq!(sent(press(&mut app, "<esc>R")), [], "another edit is not approved");
+    assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("R again runs without")), "{:?}", app.message);
+    assert_eq!(sent(press(&mut app, "R")), [Command::Run]);
 }
 
 #[test]
@@ -189,6 +191,7 @@ fn an_agents_record_stands_on_the_card_of_what_it_proposes() {
         family: "vit".into(),
         metric: "top-1".into(),
         rounds: 4,
+        whole: 4,
         met: 3,
         told: 4,
         held: 1,
@@ -208,8 +211,7 @@ fn an_agents_record_stands_on_the_card_of_what_it_proposes() {
         assert!(!t.contains("so far:"), "nothing is known of it yet: {t}");
         event(&mut app, Event::Recalled { records: vec![record.clone()] });
         let t = text(&drawn(&mut app));
-        let flat = t.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(size == (80, 24) || flat.contains("so far: 4 rounds judged, 3 met the budget"), "{size:?}: {t}");
+        assert!(size == (80, 24) || t.contains("so far: 4 rounds judged"), "{size:?}: {t}");
     }
 }
 

@@ -23,13 +23,16 @@ impl Dialogue {
 
     /// The tools that a turn may still call.
     pub(super) fn offered(&self, turn: &Turn) -> Vec<&'static str> {
-        if !self.may_look() || turn.looked >= self.input.looks.calls {
+        let spent = turn.looked >= self.input.looks.calls;
+        if !self.may_look() || (spent && turn.told_off) {
             return Vec::new();
         }
         let has = |t: &&Tool| match t.does {
+            Does::Proposes => turn.role.proposes(),
+            // What is known by now is proposed all the same.
+            _ if spent => false,
             Does::Looks => true,
             Does::Rehearses => self.rehearsed < self.input.looks.rehearsals,
-            Does::Proposes => turn.role.proposes(),
             Does::Asks => false,
         };
         TOOLS.iter().filter(has).map(|t| t.name).collect()
@@ -67,7 +70,6 @@ impl Dialogue {
 
     /// Begins to answer `calls`.
     pub(super) fn look(&mut self, mut turn: Turn, calls: Vec<Call>, (tokens, seconds): (u64, f64)) {
-        turn.told_off = self.offered(&turn).is_empty();
         let (reasoning, text) = apart(&turn);
         let content = clean::cut(&text, super::QUOTED);
         turn.messages.push(Message { calls: calls.clone(), ..Message::of("assistant", content) });
@@ -100,6 +102,7 @@ impl Dialogue {
                     return;
                 }
                 Err(why) => {
+                    turn.told_off |= turn.looked >= self.input.looks.calls;
                     turn.looked += 1;
                     let id = left.pop_front().unwrap_or_default().id;
                     self.told(&mut turn, id, Err(why));
@@ -112,7 +115,8 @@ impl Dialogue {
     /// Whether a call can be answered, by whom, and with which arguments.
     fn judge(&self, turn: &Turn, call: &Call) -> Result<(&'static Tool, serde_json::Map<String, Value>), String> {
         let offered = self.offered(turn);
-        if offered.is_empty() {
+        let spent = turn.looked >= self.input.looks.calls;
+        if offered.is_empty() || (spent && call.name.trim() != "propose") {
             return Err("no calls are left; hint: answer now, from what you know".to_owned());
         }
         let Some(tool) = tools::find(call.name.trim()).filter(|t| offered.contains(&t.name)) else {

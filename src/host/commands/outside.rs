@@ -4,8 +4,8 @@ use super::{Effect, Then, admit, carried_out, held_back};
 use crate::agent::clean;
 use crate::host::desk::Desk;
 use crate::host::jobs::JobKind;
-use crate::plan::{Action, Author, Decision, Target};
-use crate::session::{Claim, Event, OUTSIDE, Offer, State, Utterance};
+use crate::plan::{Action, Author, Decision, Target, bare};
+use crate::session::{Claim, Event, OUTSIDE, Offer, State, Utterance, ledger};
 
 /// Longest name of a program, summary, reason of a decision and line of what was looked at, characters.
 const NAME: usize = 60;
@@ -46,6 +46,12 @@ pub fn offer(state: &State, desk: &dyn Desk, offer: Offer) -> Result<Effect, Str
     if fit.is_empty() {
         return Err(first.unwrap_or_default());
     }
+    // With what it has offered before in this round.
+    let before = state.claims.iter().rev().find(|c| c.round == state.round && c.author == author);
+    let before = before.map(|c| c.plan.clone()).unwrap_or_default();
+    let mut plan: Vec<(Target, Action)> =
+        before.into_iter().filter(|(t, _)| !fit.iter().any(|d| d.target == *t)).collect();
+    plan.extend(fit.iter().map(|d| (d.target.clone(), bare(d.action.clone()))));
     let forecaster = state.forecaster();
     for d in &mut fit {
         d.forecast = forecaster.as_ref().map(|f| f.decision(d));
@@ -60,8 +66,8 @@ pub fn offer(state: &State, desk: &dyn Desk, offer: Offer) -> Result<Effect, Str
         text = format!("{text} (in the place of {gone} of others)").trim().to_owned();
     }
     let mut events = vec![said(state, &offer.by, text)];
-    let expects = offer.expects.filter(|e| e.is_finite()).map(|e| state.metric().shown(e));
-    let claim = Claim { round: state.round, author, expects, prompts: String::new() };
+    let expects = offer.expects.and_then(|e| ledger::expected(&state.metric(), e));
+    let claim = Claim { round: state.round, author, expects, plan, prompts: String::new() };
     events.push(Event::Claimed { claim });
     events.extend(proposed);
     Ok(Effect::events(events))

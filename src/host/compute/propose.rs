@@ -183,12 +183,15 @@ fn difference(state: &State, theirs: &[(Target, Action)], own: &[(Target, Action
                 .collect();
         let q = match f.quality.basis {
             Basis::Unmeasured => format!("{} not measured", metric.name),
-            _ => metric.forecast_words(f.quality.value, f.quality.low, f.quality.high),
+            basis => {
+                let words = metric.forecast_words(f.quality.value, f.quality.low, f.quality.high);
+                format!("{words} ({})", basis.label())
+            }
         };
         format!("{q}{}", factors.concat())
     };
     format!(
-        "For the same budget I would plan otherwise at {}: {named}{more}. Forecast of mine ({}): {}; of theirs ({}): {}. \
+        "For the same budget I would plan otherwise at {}: {named}{more}. As known now, mine ({}): {}; theirs ({}): {}. \
          Both are tried on held-back data while nothing else runs; asked for a plan, I lay mine before you instead.",
         crate::words::counted(rows.len(), "place"),
         crate::words::counted(changes(own), "decision"),

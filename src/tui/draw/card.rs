@@ -439,8 +439,14 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
         by = format!("edited {by}; first proposed {}", super::layers::brief(from, pal.ascii));
     }
     lines.push(Line::from(span(format!(" {}", fit(&by, room)), pal.fg(Role::Dim))));
-    if let (Author::Agent { .. }, Some(words)) = (&d.author, app.state.standing_words(&d.author)) {
-        paragraph(lines, &format!("so far: {}", clean(&words)), room, 2, pal.fg(Role::Dim));
+    if let Author::Agent { .. } = &d.author {
+        if let Some(expects) = app.state.expected_by(&d.author) {
+            let words = format!("expects {} of the whole plan", app.state.metric().change_words(expects));
+            paragraph(lines, &words, room, 1, pal.fg(Role::Dim));
+        }
+        if let Some(words) = app.state.standing_words(&d.author) {
+            paragraph(lines, &format!("so far: {}", clean(&words)), room, 4, pal.fg(Role::Dim));
+        }
     }
     if !d.rationale.is_empty() {
         // An edit keeps the reasons of what it replaced, whose figures are not its own.
