@@ -91,7 +91,8 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
         let one = call(&client, "profile", json!({ "name": layer })).await.expect("a row");
         assert!(one["latency"]["p50"].as_f64().expect("measured") > 0.0, "{one}");
         let ladder = call(&client, "ladder", json!({ "layer": layer })).await.expect("a ladder");
-        assert!(ladder["points"].as_array().is_some_and(|p| p.len() > 2), "{ladder}");
+        // At full width in either precision at least: how many rungs more there is time for is the machine's.
+        assert!(ladder["points"].as_array().is_some_and(|p| p.len() >= 2), "{ladder}");
         let group = call(&client, "group", json!({ "name": layer })).await.expect("a group");
         assert!(group["units"].as_u64().expect("units") > 1, "{group}");
         let group = group["id"].as_str().expect("an id").to_owned();
