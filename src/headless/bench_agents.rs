@@ -171,7 +171,7 @@ fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) ->
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let lines = || text.lines().filter(|l| !l.trim().is_empty());
         let said = |l: &&str| ["error:", "paring: "].iter().any(|begin| l.starts_with(begin));
-        lines().find(said).or(lines().last()).unwrap_or("it said nothing").to_owned()
+        lines().find(said).or(lines().next_back()).unwrap_or("it said nothing").to_owned()
     };
     match std::fs::read(dir.join("report.json")).ok().and_then(|b| serde_json::from_slice::<Value>(&b).ok()) {
         // A budget that was missed has its report too.
