@@ -40,6 +40,9 @@ pub struct Claim {
 pub struct Rival {
     pub round: u32,
     pub actions: Vec<(Target, Action)>,
+    /// Where it differs, with what was known of either.
+    #[serde(default)]
+    pub words: String,
 }
 
 /// What became of a judged round.

@@ -82,7 +82,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             None => return None,
         },
         Event::Rivalled { rival } => {
-            format!("the planner would do otherwise for this budget: {}", counted(rival.actions.len(), "decision"))
+            format!("planner, beside what agents proposed: {}", rival.words)
         }
         Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {

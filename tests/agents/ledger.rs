@@ -157,7 +157,7 @@ fn a_record_falls_with_every_empty_promise_and_reaches_prompt_critic_and_enginee
 fn both_plans_on_the_same_data_tell_who_was_better() {
     let mut state = judged(vec![cut(0, "layer1.0.conv1", agent("m"))], -3.0);
     let rival: Vec<(Target, Action)> = vec![cut(9, "layer3.0.conv1", Author::Planner).planned()];
-    state.rivals.push(Rival { round: 1, actions: rival.clone() });
+    state.rivals.push(Rival { round: 1, actions: rival.clone(), words: String::new() });
     assert_eq!(only(&state).gain, None, "nobody tried them");
     let mut tried = |actions: Vec<(Target, Action)>, d_quality: f64| {
         let outcome = paring::eval::TrialOutcome { d_quality, ..Default::default() };

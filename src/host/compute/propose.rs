@@ -150,11 +150,8 @@ impl Compute {
             return Ok(());
         }
         let words = difference(&state, &shown, &actions);
-        let rival = Rival { round: state.round, actions };
-        job.events(vec![
-            Event::Rivalled { rival },
-            Event::Said { utterance: Box::new(Utterance::whole(state.round, PLANNER, "built-in", words)) },
-        ])
+        job.say(Feed::Log { level: "info".to_owned(), text: format!("{PLANNER}: {words}") });
+        job.event(Event::Rivalled { rival: Rival { round: state.round, actions, words } })
     }
 }
 
