@@ -469,7 +469,11 @@ impl App {
                     "warn" | "error" => Level::Warn,
                     _ => Level::Info,
                 };
-                self.say(level, text);
+                // What the verdict asks stays until it is answered or a key is pressed; what goes on meanwhile is no news beside it.
+                let asked = self.state.phase == Phase::Verdict && self.message.is_some();
+                if level != Level::Info || !asked {
+                    self.say(level, text);
+                }
             }
         }
     }

@@ -4,8 +4,8 @@
 use crate::keys::{event, go, group, sent};
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::plan::{Action, Author, Decision, DecisionId, Target};
-use paring::session::{Command, Event, HostMsg, PassedOver, Standing, Standings};
+use paring::plan::{Action, Author, Decision, DecisionId, Outcome, Target, Verdict};
+use paring::session::{Command, Event, Feed, HostMsg, PassedOver, Standing, Standings};
 use paring::tui::App;
 
 fn after_a_roll_back() -> App {
@@ -165,6 +165,24 @@ fn a_run_does_not_go_on_without_an_edit_in_progress() {
     assert_eq!(sent(press(&mut app, "<esc>R")), [], "another edit is not approved");
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("R again runs without")), "{:?}", app.message);
     assert_eq!(sent(press(&mut app, "R")), [Command::Run]);
+}
+
+#[test]
+fn what_goes_on_meanwhile_does_not_talk_over_the_verdict() {
+    let mut app = reviewing();
+    let round = app.state.round;
+    let verdict =
+        Verdict { outcome: Outcome::Accept, lines: vec![], d_quality: 0.0, d_quality_low: 0.0, d_quality_high: 0.0 };
+    event(&mut app, Event::VerdictGiven { round, verdict });
+    let log =
+        |level: &str| HostMsg::Feed { feed: Feed::Log { level: level.into(), text: "agents: no model named".into() } };
+    let asks = |app: &App| app.message.as_ref().is_some_and(|(_, m)| m.contains("accepts it"));
+    assert!(asks(&app), "{:?}", app.message);
+    app.host(log("info"));
+    assert!(asks(&app), "{:?}", app.message);
+    // What warns is more than what goes on.
+    app.host(log("warn"));
+    assert!(!asks(&app), "{:?}", app.message);
 }
 
 #[test]
