@@ -351,7 +351,6 @@ impl Dialogue {
     }
 
     fn check(&self, turn: &Turn, cut: Option<Cut>) -> Validated {
-        let broken = |e: String| Validated { errors: vec![e], ..Validated::default() };
         let Some(card) = &self.input.state.card else { return broken("no session is open".into()) };
         let AgentInput { state, refused, .. } = &self.input;
         let space = SearchSpace { graph: &card.graph, groups: &card.groups, constraints: &state.constraints, refused };
@@ -472,9 +471,7 @@ impl Dialogue {
             self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
             return match turn.repairing {
                 // What stood after the first answer stands: the question of the correction has calls in it.
-                Some(first) => {
-                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() })
-                }
+                Some(first) => self.settle(role, first, broken(error.to_string())),
                 None => {
                     self.say(
                         role.name,
@@ -495,9 +492,7 @@ impl Dialogue {
             self.say(role.name, &format!("{why}: asking with {} characters", self.room));
             return match turn.repairing {
                 // The second question would be longer still: what stood after the first answer stands.
-                Some(first) => {
-                    self.settle(role, first, Validated { errors: vec![error.to_string()], ..Validated::default() })
-                }
+                Some(first) => self.settle(role, first, broken(error.to_string())),
                 None => self.ask(role),
             };
         }
@@ -576,6 +571,11 @@ impl Dialogue {
     fn say(&mut self, role: &str, text: &str) {
         self.out.push(Effect::Feed(notice(role, text)));
     }
+}
+
+/// Nothing of it stands, for this reason.
+fn broken(error: String) -> Validated {
+    Validated { errors: vec![error], ..Validated::default() }
 }
 
 /// `pruning and quantization`.

@@ -8,7 +8,7 @@ use crate::files;
 use crate::graph::{Graph, Node};
 use crate::host::client::{Client, CommandError, Messages};
 use crate::host::{OpenSpec, lifecycle};
-use crate::plan::{Action, Budget, DecisionId, Outcome, Target, Verdict, planner};
+use crate::plan::{Action, Budget, BudgetLine, DecisionId, Outcome, Target, Verdict, planner};
 use crate::prune::{self, Rank, Sparsity};
 use crate::quant::{self, Precision};
 use crate::session::{Command, Event, Feed, HostMsg, Journal, Phase, Place, Proposer, State, describe};
@@ -278,17 +278,8 @@ impl Driver {
     /// Whether what is approved is forecast to miss a factor of the budget.
     fn misses(&self) -> bool {
         let Some(f) = self.state.forecaster().map(|f| f.actions(&self.state.recipe_actions())) else { return false };
-        let reached = [
-            ("latency", f.latency.value),
-            ("macs", f.macs.value),
-            ("memory", f.memory.value),
-            ("params", f.params.value),
-        ];
-        let over = |(name, target): (&str, Option<f64>)| {
-            let value = reached.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);
-            target.zip(value).is_some_and(|(target, value)| value > target + 1e-9)
-        };
-        self.state.budget.items().into_iter().any(over)
+        let over = |l: &BudgetLine| l.is_factor() && l.forecast.value > l.target + 1e-9;
+        f.against(&self.state.budget).iter().any(over)
     }
 
     fn verdict(&self) -> Option<&Verdict> {

@@ -40,6 +40,13 @@ pub struct BudgetLine {
     pub outcome: Outcome,
 }
 
+impl BudgetLine {
+    /// Whether it is a factor of the original's cost.
+    pub fn is_factor(&self) -> bool {
+        !["drop", "kl"].contains(&self.name)
+    }
+}
+
 impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {

@@ -10,6 +10,7 @@ use crate::task::Metric;
 use crate::words::counted;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 /// Expectations that a session keeps, newest last.
 pub const MOST_CLAIMS: usize = 64;
@@ -309,7 +310,16 @@ impl State {
         sum
     }
 
-    /// The same in words; for cards, streams and prompts.
+    /// The same in words of every agent that has a decision here, by [`who`] it is.
+    pub fn agents_records(&self) -> BTreeMap<String, String> {
+        let agents = self.decisions.iter().map(|d| &d.author).filter(|a| matches!(a, Author::Agent { .. }));
+        let each: BTreeMap<Cow<'_, str>, &Author> = agents.map(|a| (who(a), a)).collect();
+        let told =
+            each.into_iter().filter_map(|(name, author)| Some((name.into_owned(), self.standing_words(author)?)));
+        told.collect()
+    }
+
+    /// The same in words; for streams and prompts.
     pub fn standing_words(&self, author: &Author) -> Option<String> {
         Some(self.standings_of(author)?.words(&self.metric()))
     }

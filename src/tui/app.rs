@@ -20,6 +20,7 @@ use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
 use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What the runtime is asked to do.
@@ -179,6 +180,9 @@ pub struct App {
     pub tokens: bool,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
+    /// What is known of agents whose decisions there are, in words: looked up for every card that is drawn, and plans are hashed for it.
+    pub(super) records: BTreeMap<String, String>,
+    pub(super) records_stale: bool,
 }
 
 impl App {
@@ -268,7 +272,7 @@ impl App {
         // What was sent is in this state, or was never taken.
         self.sent.clear();
         self.approve_next.clear();
-        (self.table_stale, self.outlook_stale) = (true, true);
+        (self.table_stale, self.outlook_stale, self.records_stale) = (true, true, true);
         if let Some(note) = self.state.card.as_ref().and_then(|c| c.device_note.clone()) {
             self.say(Level::Warn, note);
         }
@@ -280,7 +284,7 @@ impl App {
         let before = turns.then(|| undoable(&self.state));
         self.state.apply(record);
         let idle = before.is_some_and(|b| b == undoable(&self.state));
-        self.outlook_stale = true;
+        (self.outlook_stale, self.records_stale) = (true, true);
         if record.event.ends_a_stage() {
             self.jobs.clear();
         }
@@ -500,6 +504,9 @@ impl App {
         if std::mem::take(&mut self.outlook_stale) {
             self.measured = Measured::of(&self.state);
             self.forecast();
+        }
+        if std::mem::take(&mut self.records_stale) {
+            self.records = self.state.agents_records();
         }
         let cards = self.row_shown().len();
         self.card = self.card.min(cards.saturating_sub(1));

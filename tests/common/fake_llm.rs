@@ -72,6 +72,12 @@ impl Answer {
     }
 }
 
+/// The answer to `/models` that lists these.
+fn list_of(models: &[&str]) -> Answer {
+    let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
+    Answer::status(200, &json!({"object": "list", "data": models}).to_string())
+}
+
 /// A chunk with this delta.
 pub fn delta(delta: Value) -> Step {
     Step::Event(
@@ -113,16 +119,12 @@ pub struct FakeLlm {
 impl FakeLlm {
     /// Serves `script`, one answer a chat request; the last repeats. `/models` lists `models`.
     pub fn start(models: &[&str], script: Vec<Answer>) -> FakeLlm {
-        let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
-        let list = json!({"object": "list", "data": models}).to_string();
-        FakeLlm::with_list(Answer::status(200, &list), script)
+        FakeLlm::with_list(list_of(models), script)
     }
 
     /// Answers every chat request as `brain` says.
     pub fn thinking(models: &[&str], brain: impl Fn(&Value) -> Answer + Send + Sync + 'static) -> FakeLlm {
-        let models: Vec<Value> = models.iter().map(|m| json!({"id": m, "object": "model"})).collect();
-        let list = json!({"object": "list", "data": models}).to_string();
-        FakeLlm::serving(Answer::status(200, &list), Vec::new(), Some(Arc::new(brain)))
+        FakeLlm::serving(list_of(models), Vec::new(), Some(Arc::new(brain)))
     }
 
     /// As [`FakeLlm::start`], with this answer to `/models`.

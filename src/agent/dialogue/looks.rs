@@ -21,9 +21,14 @@ impl Dialogue {
         !self.no_tools && self.input.looks.calls > 0
     }
 
+    /// All calls of a turn are made.
+    fn spent(&self, turn: &Turn) -> bool {
+        turn.looked >= self.input.looks.calls
+    }
+
     /// The tools that a turn may still call.
     pub(super) fn offered(&self, turn: &Turn) -> Vec<&'static str> {
-        let spent = turn.looked >= self.input.looks.calls;
+        let spent = self.spent(turn);
         if !self.may_look() || (spent && turn.told_off) {
             return Vec::new();
         }
@@ -102,7 +107,7 @@ impl Dialogue {
                     return;
                 }
                 Err(why) => {
-                    turn.told_off |= turn.looked >= self.input.looks.calls;
+                    turn.told_off |= self.spent(&turn);
                     turn.looked += 1;
                     let id = left.pop_front().unwrap_or_default().id;
                     self.told(&mut turn, id, Err(why));
@@ -115,8 +120,7 @@ impl Dialogue {
     /// Whether a call can be answered, by whom, and with which arguments.
     fn judge(&self, turn: &Turn, call: &Call) -> Result<(&'static Tool, serde_json::Map<String, Value>), String> {
         let offered = self.offered(turn);
-        let spent = turn.looked >= self.input.looks.calls;
-        if offered.is_empty() || (spent && call.name.trim() != "propose") {
+        if offered.is_empty() || (self.spent(turn) && call.name.trim() != "propose") {
             return Err("no calls are left; hint: answer now, from what you know".to_owned());
         }
         let Some(tool) = tools::find(call.name.trim()).filter(|t| offered.contains(&t.name)) else {

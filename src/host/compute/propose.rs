@@ -171,13 +171,10 @@ fn difference(state: &State, theirs: &[(Target, Action)], own: &[(Target, Action
     let metric = state.metric();
     let told = |plan: &[(Target, Action)]| {
         let Some(f) = state.forecaster().map(|f| f.actions(plan)) else { return "no forecast".to_owned() };
-        let budget = state.budget.items();
-        let factors: Vec<String> =
-            [("latency", f.latency), ("macs", f.macs), ("memory", f.memory), ("params", f.params)]
-                .into_iter()
-                .filter(|(name, _)| budget.iter().any(|(n, target)| n == name && target.is_some()))
-                .map(|(name, e)| format!(", {name} {:.2}x", e.value))
-                .collect();
+        let lines = f.against(&state.budget);
+        let factors: Vec<String> = (lines.iter().filter(|l| l.is_factor()))
+            .map(|l| format!(", {} {:.2}x", l.name, l.forecast.value))
+            .collect();
         let q = match f.quality.basis {
             Basis::Unmeasured => format!("{} not measured", metric.name),
             basis => {

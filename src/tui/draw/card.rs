@@ -5,7 +5,7 @@ use crate::config::text::{clean, fit, left, right, wrap};
 use crate::config::{Act, Role};
 use crate::plan::{Action, Author, Estimate, Limit, Outcome, Target};
 use crate::quant::Precision;
-use crate::session::Standing;
+use crate::session::{Standing, ledger};
 use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
 use crate::tui::decide::unit;
@@ -444,8 +444,8 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
             let words = format!("expects {} of the whole plan", app.state.metric().change_words(expects));
             paragraph(lines, &words, room, 1, pal.fg(Role::Dim));
         }
-        if let Some(words) = app.state.standing_words(&d.author) {
-            paragraph(lines, &format!("so far: {}", clean(&words)), room, 4, pal.fg(Role::Dim));
+        if let Some(words) = app.records.get(ledger::who(&d.author).as_ref()) {
+            paragraph(lines, &format!("so far: {}", clean(words)), room, 4, pal.fg(Role::Dim));
         }
     }
     if !d.rationale.is_empty() {
