@@ -66,7 +66,8 @@ fn decided(home: &Home, kind: &str) -> usize {
 
 #[test]
 fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
-    let home = Home::new(&[]);
+    // With less, a slow machine has time for no more than the full width of a ladder.
+    let home = Home::new(&[("PARING_PATIENCE", "0.4")]);
     let mut t = Term::start(&home, &OPEN, 120, 40);
     t.wait_for("proposals and silence", LONG, proposed);
     let runtime = runtime();
@@ -91,8 +92,7 @@ fn a_program_outside_looks_rehearses_and_proposes_and_the_engineer_approves() {
         let one = call(&client, "profile", json!({ "name": layer })).await.expect("a row");
         assert!(one["latency"]["p50"].as_f64().expect("measured") > 0.0, "{one}");
         let ladder = call(&client, "ladder", json!({ "layer": layer })).await.expect("a ladder");
-        // At full width in either precision at least: how many rungs more there is time for is the machine's.
-        assert!(ladder["points"].as_array().is_some_and(|p| p.len() >= 2), "{ladder}");
+        assert!(ladder["points"].as_array().is_some_and(|p| p.len() > 2), "{ladder}");
         let group = call(&client, "group", json!({ "name": layer })).await.expect("a group");
         assert!(group["units"].as_u64().expect("units") > 1, "{group}");
         let group = group["id"].as_str().expect("an id").to_owned();
