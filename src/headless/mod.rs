@@ -113,7 +113,7 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(out::data(format_args!("{}\n", crate::plain::json(&text)))?)
 }
 
-/// A progress line on standard error; silent when that is not a terminal.
+/// A progress line on standard error; where that is no terminal, a line of its own now and then.
 #[derive(Debug)]
 pub struct ProgressLine {
     what: String,
@@ -128,35 +128,44 @@ pub fn progress_line(what: &str) -> ProgressLine {
     ProgressLine { what: what.to_owned(), started: Instant::now(), shown: None, live }
 }
 
-impl ProgressLine {
-    /// Whether the line is to be shown now: a few times a second, and when all is done.
-    fn due(&mut self, done: bool) -> bool {
-        let due = self.live && (done || self.shown.is_none_or(|t| t.elapsed() >= Duration::from_millis(100)));
-        if due {
-            self.shown = Some(Instant::now());
-        }
-        due
-    }
+/// Between two lines in a log.
+const IN_A_LOG: Duration = Duration::from_secs(60);
 
-    /// Shows how far the work is, a few times a second.
-    pub fn show(&mut self, done: u64, total: u64) {
-        if !self.due(done >= total) {
+impl ProgressLine {
+    /// Shows `text` where it is time: a few times a second, and when all is done; in a log, where it goes on for long.
+    fn show_due(&mut self, done: bool, text: impl FnOnce(&Self) -> String) {
+        let since = |t: Option<Instant>, long| t.is_some_and(|t| t.elapsed() >= long);
+        if self.live && (done || self.shown.is_none() || since(self.shown, Duration::from_millis(100))) {
+            out::status(&text(self));
+        } else if !self.live && !done && since(self.shown.or(Some(self.started)), IN_A_LOG) {
+            tell!("{}", text(self));
+        } else {
             return;
         }
-        let rate = done as f64 / self.started.elapsed().as_secs_f64().max(1e-9);
-        let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
-        out::status(&format!("{} {done}/{total}  {rate:.0}/s  {left:.0} s left", self.what));
+        self.shown = Some(Instant::now());
+    }
+
+    /// Shows how far the work is.
+    pub fn show(&mut self, done: u64, total: u64) {
+        self.show_due(done >= total, |line| {
+            let each = line.started.elapsed().as_secs_f64() / done.max(1) as f64;
+            let left = if done > 0 { total.saturating_sub(done) as f64 * each } else { 0.0 };
+            let pace = match each {
+                _ if done == 0 => String::new(),
+                each if each > 0.2 => format!("  {each:.1} s each  {left:.0} s left"),
+                each => format!("  {:.0}/s  {left:.0} s left", 1.0 / each.max(1e-9)),
+            };
+            format!("{} {done}/{total}{pace}", line.what)
+        });
     }
 
     /// Shows progress that the host has worked out.
     pub fn feed(&mut self, p: &crate::session::Progress) {
-        if !self.due(false) {
-            return;
-        }
-        let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
-        let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
-        let text = crate::config::text::clean(&text);
-        out::status(&crate::config::text::fit(&text, 78));
+        self.show_due(false, |_| {
+            let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
+            let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
+            crate::config::text::fit(&crate::config::text::clean(&text), 78)
+        });
     }
 
     /// A line that stays.

@@ -62,8 +62,12 @@ pub(super) trait Backend: Send + Sync {
     /// Runs a batch up to `cut` and returns the values that cross it.
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live>;
 
-    /// Finishes a batch from the values that cross a cut and returns the graph's output; all is done when it returns.
-    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor>;
+    /// Goes on from the values that cross a cut to a later one, and returns those that cross that.
+    fn run_on(&self, state: &mut State, live: &Live, cut: &Cut) -> Result<Live>;
+
+    /// Finishes a batch from the values that cross a cut and returns the graph's output, of the tokens of `some` where it is given; all is
+    /// done when it returns.
+    fn run_from(&self, state: &mut State, live: &Live, some: Option<Every>) -> Result<Tensor>;
 }
 
 /// What runs may change, kept from one run of a session to its next; each backend writes what it has use for. No result
@@ -93,6 +97,14 @@ pub(super) use super::cuda::Captured;
 /// Nothing is captured where there is no GPU.
 #[cfg(not(feature = "cuda"))]
 pub(super) type Captured = std::convert::Infallible;
+
+/// The last of each `every` tokens of a sequence that may have any length. Those that are not asked for are left out from where tokens no
+/// longer meet, and not before `after` was computed of all: what a layer rounds its inputs to may depend on all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Every {
+    pub every: usize,
+    pub after: Option<NodeId>,
+}
 
 /// A place between steps; see [`Plan::cut_before`].
 #[derive(Debug, Clone, PartialEq, Eq)]

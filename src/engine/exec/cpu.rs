@@ -3,9 +3,9 @@
 //! Not here: how a graph becomes steps (`lower`), how steps run on threads (`run`). Invariant: no value outlives a run in the
 //! arenas of its session.
 
-use super::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
+use super::backend::{ActivationMemory, Backend, Cut, Every, Live, LiveValues, State};
 use super::cache::Past;
-use super::decode::{Wanted, after_meeting};
+use super::decode::{Wanted, after_meeting, fewer_from, rows};
 use super::device::{self, Workers};
 use super::error::{ExecError, Result};
 use super::input;
@@ -112,6 +112,71 @@ impl Cpu {
         crossing
     }
 
+    /// Runs the steps before `to` on what crossed a cut, and hands back the values `fetch`, with the sizes that they have.
+    fn resume(
+        &self,
+        state: &mut State,
+        live: &Live,
+        to: usize,
+        fetch: &[usize],
+    ) -> Result<(Binding, Arc<Sizes>, Vec<Vec<f32>>)> {
+        let (first, crossing) = self.before(&live.cut);
+        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
+        let LiveValues::Host(binding, values) = &live.values else {
+            return Err(bad(self.graph.output, "the cached values are not those of the CPU's own kernels"));
+        };
+        let sizes = self.sizes(&mut state.sizes, *binding)?;
+        let mut feeds = Vec::with_capacity(crossing.len());
+        for (id, value) in crossing {
+            match values.get(&id) {
+                Some(data) if data.len() == sizes.places[value].numel * live.images => {
+                    feeds.push(Feed { value, data, turn: None });
+                }
+                Some(_) => return Err(bad(id, "the cached value before the cut has another size")),
+                None => return Err(bad(id, "its value was not cached: the plans differ before the cut")),
+            }
+        }
+        let steps = first..to.max(first);
+        let job = PartialRun { steps, feeds: &feeds, fetch, sizes: &sizes, images: live.images, past: None };
+        Ok((*binding, sizes.clone(), self.job(&state.arenas, &job, None)))
+    }
+
+    /// Runs the steps from `first` on, in which no token meets another, for the last of each `every` tokens alone; `values` are those that
+    /// cross there, of all tokens and with `sizes`.
+    fn apart(
+        &self,
+        state: &mut State,
+        (first, values): (usize, Vec<Vec<f32>>),
+        sizes: &Sizes,
+        (images, binding, every): (usize, Binding, usize),
+        (past, times): (Option<Past<'_>>, Times<'_>),
+    ) -> Result<Tensor> {
+        let output = self.graph.output;
+        let rows = binding.tokens.map_or(0, |t| t / every);
+        if rows == 0 {
+            let why = format!("one in {every} tokens is asked of sequences of a fixed length, or of fewer");
+            return Err(ExecError::unsupported(self.graph.node(output), why));
+        }
+        let (crossing, tokens) = (self.crossing(first), binding.tokens.unwrap_or(1));
+        let thin = |(all, v): (&Vec<f32>, &usize)| -> Vec<f32> {
+            let each = sizes.places[*v].numel.max(1);
+            let row = each / tokens;
+            let picked = |image: &[f32]| -> Vec<f32> {
+                (1..=rows).flat_map(|i| &image[(i * every - 1) * row..][..row]).copied().collect()
+            };
+            all.chunks_exact(each).flat_map(picked).collect()
+        };
+        let thinned: Vec<Vec<f32>> = values.iter().zip(&crossing).map(thin).collect();
+        let fewer = self.sizes(&mut state.sizes, Binding::tokens(rows))?;
+        let feed = |(&value, data)| Feed { value, data, turn: None };
+        let feeds: Vec<Feed<'_>> = crossing.iter().zip(thinned.iter().map(Vec::as_slice)).map(feed).collect();
+        let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
+        let steps = first..self.low.steps.len();
+        let job = PartialRun { steps, feeds: &feeds, fetch: &fetch, sizes: &fewer, images, past };
+        let outs = self.job(&state.arenas, &job, times);
+        self.tensor(output, &fewer, outs.into_iter().next().unwrap_or_default(), images)
+    }
+
     /// A channels-last batch as a tensor of the shape that the node's op documents.
     fn tensor(&self, id: NodeId, sizes: &Sizes, data: Vec<f32>, images: usize) -> Result<Tensor> {
         let shape = &sizes.shapes[id.index()];
@@ -178,20 +243,8 @@ impl Backend for Cpu {
         // After the last step in which tokens meet, the others' values are not asked for.
         let crossing = self.crossing(first);
         let outs = self.on_input(&state.arenas, (x, Some(past)), &sizes, 0..first, &crossing, times.as_deref_mut())?;
-        let last: Vec<Vec<f32>> = (outs.iter().zip(&crossing))
-            .map(|(all, v)| {
-                let each = sizes.places[*v].numel;
-                let row = each / binding.tokens.unwrap_or(1).max(1);
-                all.chunks_exact(each.max(1)).flat_map(|image| &image[each - row..]).copied().collect()
-            })
-            .collect();
-        let one = self.sizes(&mut state.sizes, Binding::tokens(1))?;
-        let feed = |(&value, data)| Feed { value, data, turn: None };
-        let feeds: Vec<Feed<'_>> = crossing.iter().zip(last.iter().map(Vec::as_slice)).map(feed).collect();
-        let job =
-            PartialRun { steps: first..steps, feeds: &feeds, fetch: &fetch, sizes: &one, images, past: Some(past) };
-        let outs = self.job(&state.arenas, &job, times);
-        self.tensor(output, &one, outs.into_iter().next().unwrap_or_default(), images)
+        let every = binding.tokens.unwrap_or(1).max(1);
+        self.apart(state, (first, outs), &sizes, (images, binding, every), (Some(past), times))
     }
 
     fn run_to(&self, state: &mut State, x: &Tensor, cut: &Cut) -> Result<Live> {
@@ -205,28 +258,30 @@ impl Backend for Cpu {
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
     }
 
-    fn run_from(&self, state: &mut State, live: &Live) -> Result<Tensor> {
-        let (first, crossing) = self.before(&live.cut);
-        let output = self.graph.output;
-        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
-        let LiveValues::Host(binding, values) = &live.values else {
-            return Err(bad(output, "the cached values are not those of the CPU's own kernels"));
-        };
-        let sizes = &*self.sizes(&mut state.sizes, *binding)?;
-        let mut feeds = Vec::with_capacity(crossing.len());
-        for (id, value) in crossing {
-            match values.get(&id) {
-                Some(data) if data.len() == sizes.places[value].numel * live.images => {
-                    feeds.push(Feed { value, data, turn: None });
-                }
-                Some(_) => return Err(bad(id, "the cached value before the cut has another size")),
-                None => return Err(bad(id, "its value was not cached: the plans differ before the cut")),
-            }
+    fn run_on(&self, state: &mut State, live: &Live, cut: &Cut) -> Result<Live> {
+        let (to, crossing) = self.before(cut);
+        let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
+        let (binding, _, outs) = self.resume(state, live, to, &fetch)?;
+        let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
+        let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
+        Ok(Live { cut: cut.clone(), images: live.images, bytes, values: LiveValues::Host(binding, values) })
+    }
+
+    fn run_from(&self, state: &mut State, live: &Live, some: Option<Every>) -> Result<Tensor> {
+        let (output, steps) = (self.graph.output, self.low.steps.len());
+        let to = some.map_or(steps, |some| {
+            fewer_from(&self.graph, some, self.low.steps.iter().map(|s| &s.info)).max(self.before(&live.cut).0)
+        });
+        if let (Some(Every { every, .. }), true) = (some, to < steps) {
+            let (binding, sizes, outs) = self.resume(state, live, to, &self.crossing(to))?;
+            return self.apart(state, (to, outs), &sizes, (live.images, binding, every), (None, None));
         }
         let fetch: Vec<usize> = self.low.value_of[output.index()].into_iter().collect();
-        let steps = first..self.low.steps.len();
-        let job = PartialRun { steps, feeds: &feeds, fetch: &fetch, sizes, images: live.images, past: None };
-        let outs = self.job(&state.arenas, &job, None);
-        self.tensor(output, sizes, outs.into_iter().next().unwrap_or_default(), live.images)
+        let (_, sizes, outs) = self.resume(state, live, steps, &fetch)?;
+        let whole = self.tensor(output, &sizes, outs.into_iter().next().unwrap_or_default(), live.images)?;
+        Ok(match some {
+            Some(Every { every, .. }) => rows(&whole, every)?,
+            None => whole,
+        })
     }
 }

@@ -4,7 +4,7 @@
 //! Not here: the cache (`cache`), how steps run over it (`cpu`), which token is next and at which level (whoever decodes). Invariants: what comes out for a
 //! token is, but for rounding to the cache's format, what one run over all tokens gives; a change of level moves and computes nothing.
 
-use super::backend::State;
+use super::backend::{Every, State};
 use super::cache::{self, Cache, Past};
 use super::error::{ExecError, Result};
 use super::input;
@@ -41,13 +41,32 @@ pub(super) fn after_meeting<'a>(
     graph: &Graph,
     steps: impl DoubleEndedIterator<Item = &'a StepInfo> + ExactSizeIterator,
 ) -> usize {
-    // Where all ops are causal, factors are of each token's own.
-    let alone = |s: &StepInfo| match &graph.node(s.node).op {
-        Op::Mul => true,
-        op => op.traits().per_token,
-    };
     let mut steps = steps;
-    steps.rposition(|s| !alone(s)).map_or(0, |i| i + 1)
+    steps.rposition(|s| !goes_alone(&graph.node(s.node).op)).map_or(0, |i| i + 1)
+}
+
+/// The first of `steps` from which on it is enough to compute the tokens of `some`.
+pub(super) fn fewer_from<'a>(
+    graph: &Graph,
+    some: Every,
+    steps: impl DoubleEndedIterator<Item = &'a StepInfo> + ExactSizeIterator + Clone,
+) -> usize {
+    let computed = some.after.and_then(|node| steps.clone().rposition(|s| s.node <= node));
+    after_meeting(graph, steps).max(computed.map_or(0, |i| i + 1))
+}
+
+/// Of `[N, tokens, …]` the last of each `every` tokens.
+///
+/// # Errors
+/// Items that have no tokens.
+pub fn rows(t: &Tensor, every: usize) -> candle_core::Result<Tensor> {
+    let picks: Vec<u32> = (1..=t.dim(1)? / every).map(|i| (i * every - 1) as u32).collect();
+    t.index_select(&Tensor::new(picks, t.device())?, 1)
+}
+
+/// Whether no token meets another in `op`, in a graph whose ops are all causal: factors are of each token's own there.
+pub(crate) fn goes_alone(op: &Op) -> bool {
+    matches!(op, Op::Mul) || op.traits().per_token
 }
 
 impl Plan {

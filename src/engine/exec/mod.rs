@@ -30,11 +30,12 @@ pub mod tape;
 mod unfold;
 mod version;
 
-pub use backend::{ActivationMemory, Cut, Live};
+pub use backend::{ActivationMemory, Cut, Every, Live};
 pub use cancel::{Cancel, Cancelled};
 pub(crate) use candle::timed_on;
 pub use capability::{Capabilities, Support, Timing};
-pub use decode::{DecodeOptions, Decoder};
+pub(crate) use decode::goes_alone;
+pub use decode::{DecodeOptions, Decoder, rows};
 pub use device::Kernels;
 pub use device::{set_threads, threads};
 pub use error::{ExecError, Result};

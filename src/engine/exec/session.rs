@@ -4,7 +4,7 @@
 //! TensorRT's execution context); what a program calls a session, work that is kept in a journal, is unknown to the engine.
 //! Invariant: a plan's results do not depend on the session that runs it.
 
-use super::backend::{Cut, Live, State};
+use super::backend::{Cut, Every, Live, State};
 use super::error::{ExecError, Result};
 use super::input;
 use super::plan::Plan;
@@ -138,12 +138,29 @@ impl Session {
         self.plan.backend.run_to(&mut self.state, x, cut)
     }
 
+    /// Goes on from what [`Session::run_to`] returned to a later cut, and returns the values that cross that.
+    ///
+    /// # Errors
+    /// As [`Session::run_from`].
+    pub fn run_on(&mut self, live: &Live, cut: &Cut) -> Result<Live> {
+        self.plan.backend.run_on(&mut self.state, live, cut)
+    }
+
     /// Finishes a batch from what [`Session::run_to`] of this or another plan returned.
     ///
     /// # Errors
     /// A live value is missing or of another size: the plans differ before the cut.
     pub fn run_from(&mut self, live: &Live) -> Result<Tensor> {
-        self.plan.backend.run_from(&mut self.state, live)
+        self.plan.backend.run_from(&mut self.state, live, None)
+    }
+
+    /// As [`Session::run_from`], for some tokens of every sequence: `[N, tokens / every, …]`, the rows that the whole output has for them.
+    ///
+    /// # Errors
+    /// As [`Session::run_from`]; sequences of a fixed length, or shorter than `every`.
+    pub fn run_from_every(&mut self, live: &Live, some: Every) -> Result<Tensor> {
+        let some = Some(some).filter(|s| s.every > 1);
+        self.plan.backend.run_from(&mut self.state, live, some)
     }
 
     fn id(&self, name: &str) -> Result<NodeId> {

@@ -46,6 +46,11 @@ pub trait Task: Debug + Send + Sync {
         32
     }
 
+    /// Of an item's rows (a window's tokens), one in so many tells a scan enough.
+    fn every(&self) -> usize {
+        1
+    }
+
     /// Scores outputs; each item of them must hold `least` values (0: any number).
     fn scorer(&self, least: usize) -> Box<dyn Scorer>;
 

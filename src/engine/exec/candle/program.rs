@@ -7,9 +7,9 @@ use super::cached::{Turn, kept_in};
 use super::clock::Clock;
 use super::site::{Pass, TensorMap};
 use super::walk::{Step, Walk};
-use crate::exec::backend::{ActivationMemory, Backend, Cut, Live, LiveValues, State};
+use crate::exec::backend::{ActivationMemory, Backend, Cut, Every, Live, LiveValues, State};
 use crate::exec::cache::Past;
-use crate::exec::decode::{Wanted, after_meeting};
+use crate::exec::decode::{Wanted, after_meeting, fewer_from, rows};
 use crate::exec::error::{ExecError, Result};
 use crate::exec::input;
 use crate::exec::kernel::cached::KvFormat;
@@ -86,6 +86,22 @@ impl Program {
             Ok(values.get(id).ok_or_else(missing)?.to_dtype(DType::F32)?)
         };
         fetch.iter().map(get).collect()
+    }
+
+    /// Runs the steps before `to` on what crossed a cut, and hands back the values of `fetch`.
+    fn resume(&self, live: &Live, to: usize, fetch: &[NodeId]) -> Result<Vec<Tensor>> {
+        let (first, ids) = self.before(&live.cut);
+        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
+        let LiveValues::Device(values) = &live.values else {
+            return Err(bad(self.graph.output, "the cached values are on the CPU, those of its own kernels"));
+        };
+        let mut feeds = BTreeMap::new();
+        for id in ids {
+            let value = values.get(&id).cloned();
+            let missing = || bad(id, "its value was not cached: the plans differ before the cut");
+            feeds.insert(id, value.ok_or_else(missing)?);
+        }
+        self.execute(first..to.max(first), feeds, fetch, None)
     }
 
     /// The values that a run of a batch begins with.
@@ -195,21 +211,36 @@ impl Backend for Program {
         Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
     }
 
-    fn run_from(&self, _: &mut State, live: &Live) -> Result<Tensor> {
+    fn run_on(&self, _: &mut State, live: &Live, cut: &Cut) -> Result<Live> {
         let _queueing = queueing();
-        let (first, ids) = self.before(&live.cut);
-        let bad = |id: NodeId, what: &str| ExecError::unsupported(self.graph.node(id), what.to_owned());
-        let LiveValues::Device(values) = &live.values else {
-            return Err(bad(self.graph.output, "the cached values are on the CPU, those of its own kernels"));
+        let (to, ids) = self.before(cut);
+        let got = self.resume(live, to, &ids)?;
+        let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
+        let values = LiveValues::Device(ids.into_iter().zip(got).collect());
+        Ok(Live { cut: cut.clone(), images: live.images, bytes, values })
+    }
+
+    fn run_from(&self, _: &mut State, live: &Live, some: Option<Every>) -> Result<Tensor> {
+        let _queueing = queueing();
+        let (steps, output) = (self.steps.len(), [self.graph.output]);
+        let to =
+            some.map_or(steps, |some| fewer_from(&self.graph, some, self.infos.iter()).max(self.before(&live.cut).0));
+        let thin = |t: Tensor| match some {
+            Some(Every { every, .. }) if t.dim(1)? < every => {
+                candle_core::bail!("one in {every} tokens is asked of fewer")
+            }
+            Some(Every { every, .. }) => rows(&t, every),
+            None => Ok(t),
         };
-        let mut feeds = BTreeMap::new();
-        for id in ids {
-            let value = values.get(&id).cloned();
-            let missing = || bad(id, "its value was not cached: the plans differ before the cut");
-            feeds.insert(id, value.ok_or_else(missing)?);
-        }
-        let mut out = self.execute(first..self.steps.len(), feeds, &[self.graph.output], None)?;
+        let out = if to < steps {
+            let crossing = self.crossing(to);
+            let values = self.resume(live, to, &crossing)?.into_iter().map(thin);
+            let values = values.collect::<candle_core::Result<Vec<_>>>()?;
+            self.execute(to..steps, crossing.into_iter().zip(values).collect(), &output, None)?.swap_remove(0)
+        } else {
+            thin(self.resume(live, steps, &output)?.swap_remove(0))?
+        };
         self.device.synchronize()?;
-        Ok(out.swap_remove(0))
+        Ok(out)
     }
 }

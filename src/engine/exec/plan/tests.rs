@@ -162,10 +162,19 @@ fn a_cut_run_is_the_whole_run_in_two_halves_at_every_node() {
         let kept = Plan::of(&model, &options(2).keeping(model.graph.nodes.iter().map(|n| n.name.clone()))).unwrap();
         let x = input(&model, 3);
         let whole = flat(&plan.run(&x).unwrap());
+        let mut last = None;
         for node in &model.graph.nodes {
             let cut = plan.cut_before(&node.name).unwrap();
             let live = session.run_to(&x, &cut).unwrap();
             assert_eq!(flat(&session.run_from(&live).unwrap()), whole, "{name} `{}`", node.name);
+            // From one cut to the next as from the start.
+            let on = match &last {
+                Some(before) => session.run_on(before, &cut).unwrap(),
+                None => live.clone(),
+            };
+            assert_eq!(on.bytes(), live.bytes());
+            assert_eq!(flat(&session.run_from(&on).unwrap()), whole, "{name} `{}`", node.name);
+            last = Some(on);
             // Another plan fuses differently, so it may need values this one never had: an error, not a wrong answer.
             match kept.session().run_from(&live) {
                 Ok(out) => assert!(apart(&out, &plan.run(&x).unwrap()) < 2e-5),

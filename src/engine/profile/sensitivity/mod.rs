@@ -13,20 +13,21 @@
 //! (the number of images follows from the work, not from a stopwatch); a variant whose output is not finite counts as
 //! [`BROKEN`] harm and never as an error.
 
+mod bench;
 mod formats;
 mod refit;
 
-use super::{ProfileError, Result, SensCurve, SensPoint, SensTarget, Sensitivity};
+use super::{Result, SensCurve, SensPoint, SensTarget, Sensitivity};
 use crate::data::Dataset;
-use crate::exec::{Cancel, Capabilities, CompileOptions, Kernels, Live, Plan, Support};
+use crate::exec::{Cancel, Capabilities, Kernels, Live, Support};
 use crate::files::{Cache, rounded};
-use crate::graph::NodeId;
 use crate::graph::ggml::Block;
+use crate::graph::{Graph, NodeId};
 use crate::model::Model;
-use crate::prune::{self, Action, Evidence, Group, Method, Target};
+use crate::prune::{Evidence, Group, Method};
 use crate::quant::Precision;
-use crate::task::{Targets, Task, TaskError};
-use candle_core::{DType, Device, Tensor};
+use bench::Bench;
+use candle_core::Device;
 use refit::Refit;
 use std::path::Path;
 use std::sync::Arc;
@@ -96,13 +97,8 @@ pub enum SensUpdate {
     },
 }
 
-/// Items below which the work aimed at may be exceeded, as a multiple of the fewest that a scan uses ([`Task::fewest`]).
-const WANTED: usize = 4;
 /// MACs of a scan: half a minute on two cores with AVX-512.
 const WORK: f64 = 4e12;
-/// Bytes of Gram matrices held at once.
-const GRAM_BYTES: usize = 384 << 20;
-
 /// Scans every unprotected group, every conv and linear at each precision, and every removable block, in network order.
 ///
 /// # Errors
@@ -141,9 +137,8 @@ pub fn sensitivity(
             Some(curve) => curve,
             None => {
                 if lives.as_ref().is_none_or(|(at, _)| *at != t.first) {
-                    // Freed first: both at once would double the peak.
-                    drop(lives.take());
-                    lives = Some((t.first, bench.lives(t.first)?));
+                    let before = lives.take().map(|(_, l)| l).unwrap_or_default();
+                    lives = Some((t.first, bench.lives(t.first, before)?));
                 }
                 let ready = if let (SensTarget::Group(id), true) = (&t.target, options.refit) {
                     if !refits.iter().any(|(g, _)| g == id) {
@@ -211,7 +206,7 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
             let takes = (n.op.is_conv_or_linear() || kept) && precision.unfit(&n.op).is_none();
             if takes && model.precision.get(&n.name) != precision {
                 let target = SensTarget::Layer(n.name.clone(), precision);
-                out.push(ToScan { target, ratios: vec![0.0], first: id });
+                out.push(ToScan { target, ratios: vec![0.0], first: first_of(graph, id) });
             }
         }
     }
@@ -232,6 +227,12 @@ fn targets(model: &Model, groups: &[Group], options: &SensOptions) -> Vec<ToScan
     out
 }
 
+/// The first node that layer `id` in another precision changes: an embedding that is its weight as well is rounded with it.
+fn first_of(graph: &Graph, id: NodeId) -> NodeId {
+    let node = graph.node(id);
+    graph.sharing(node).and_then(|other| graph.by_name(&other.name)).map_or(id, |other| other.min(id))
+}
+
 /// What a device refuses it is not sensitive to; and 8-bit floats are only of use where they are multiplied: what a CPU simulates
 /// saves nothing that int8 does not.
 fn worth_a_scan(precision: Precision, support: Support) -> bool {
@@ -248,243 +249,6 @@ fn label(target: &SensTarget) -> String {
         SensTarget::Layer(l, p) => format!("{l} {}", p.label()),
         SensTarget::Block(b) => format!("{b} removed"),
     }
-}
-
-/// The untouched model with its calibration batches, ready to compare variants with.
-struct Bench<'a> {
-    model: &'a Model,
-    groups: &'a [Group],
-    options: &'a SensOptions,
-    cancel: &'a Cancel,
-    compile: CompileOptions,
-    plan: Plan,
-    batches: Vec<(Tensor, Targets)>,
-    /// What re-fits are fitted on.
-    fit: Vec<(Tensor, Targets)>,
-    /// There were too few images to keep `fit` apart from `batches`.
-    shared: bool,
-    task: &'a dyn Task,
-    logits: Tensor,
-    temperature: f64,
-    targets: Targets,
-    images: usize,
-    loss: f64,
-    score: f64,
-    /// Hash over the evidence.
-    seen: String,
-    /// Hash over the images used.
-    data: String,
-}
-
-impl<'a> Bench<'a> {
-    fn new(
-        model: &'a Model,
-        groups: &'a [Group],
-        calib: &'a Dataset,
-        options: &'a SensOptions,
-        to_scan: &[ToScan],
-        cancel: &'a Cancel,
-    ) -> Result<Bench<'a>> {
-        if calib.is_empty() {
-            return Err(ProfileError::NoImages);
-        }
-        let (device, as_stored) = (options.device.clone(), model.graph.is_language_model());
-        let compile = CompileOptions { device, threads: options.threads, as_stored, ..CompileOptions::default() };
-        let plan = Plan::of(model, &compile)?;
-        let prep = &model.info.preprocess;
-        let fewest = calib.task().fewest();
-        let images = images_for(model, to_scan, options, fewest)?;
-        // Scored and fitted ones in turns, so that both are spread over the set alike.
-        let set = calib.take(2 * images);
-        let shared = set.len() < 2 * fewest.min(images);
-        let part = |odd: usize| -> Vec<usize> {
-            let all = (0..set.len()).filter(|i| shared || i % 2 == odd);
-            all.take(images).collect()
-        };
-        let (scored, fitted) = (part(0), part(1));
-        let images = scored.len();
-        let mut hash = blake3::Hasher::new();
-        let read = |picks: &[usize], hash: &mut blake3::Hasher| -> Result<(Tensor, Targets)> {
-            cancel.check()?;
-            let (x, y) = set.batch(picks, prep)?;
-            // Token ids are whole numbers that `f32` has.
-            for v in x.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()? {
-                hash.update(&v.to_le_bytes());
-            }
-            Ok((x, y))
-        };
-        let (mut batches, mut parts, mut targets) = (Vec::new(), Vec::new(), Vec::new());
-        let task = calib.task();
-        let mut scorer = task.scorer(0);
-        let mut session = plan.session();
-        for picks in set.parts(&scored, options.batch) {
-            let (x, y) = read(&picks, &mut hash)?;
-            for i in 0..y.len() {
-                hash.update(&y.bytes(i)?);
-            }
-            let logits = session.run(&x)?.to_device(&Device::Cpu)?;
-            scorer.add(&logits, &y)?;
-            parts.push(logits);
-            targets.push(y.clone());
-            batches.push((x, y));
-        }
-        let fitted = set.parts(if options.refit { &fitted } else { &[] }, options.batch);
-        let fit = fitted.iter().map(|picks| read(picks, &mut hash)).collect::<Result<_, _>>()?;
-        let m = scorer.scored().metrics;
-        let logits = Tensor::cat(&parts, 0)?;
-        let temperature = temperature(task, &logits)?;
-        Ok(Bench {
-            model,
-            groups,
-            options,
-            cancel,
-            compile,
-            plan,
-            batches,
-            fit,
-            shared,
-            task,
-            logits,
-            temperature,
-            targets: Targets::join(&targets)?,
-            images,
-            loss: m.loss,
-            score: m.score,
-            seen: options.evidence.as_ref().map(|e| e.hash()).unwrap_or_default(),
-            data: hash.finalize().to_hex().to_string(),
-        })
-    }
-
-    fn key(&self, t: &ToScan) -> String {
-        let precision = serde_json::to_string(&self.model.precision).unwrap_or_default();
-        format!(
-            "{} {precision} {} {:?} {:?} by {} {} refit {} on {:?}",
-            self.model.info.hash,
-            self.data,
-            t.target,
-            t.ratios,
-            self.options.method.label(),
-            self.seen,
-            self.options.refit,
-            self.options.device.location()
-        )
-    }
-
-    fn lives(&self, first: NodeId) -> Result<Vec<Live>> {
-        let name = &self.model.graph.node(first).name;
-        let Some(cut) = self.plan.cut_before(name) else { return Ok(Vec::new()) };
-        let mut session = self.plan.session();
-        self.batches
-            .iter()
-            .map(|(x, _)| {
-                self.cancel.check()?;
-                Ok(session.run_to(x, &cut)?)
-            })
-            .collect()
-    }
-
-    /// Re-fits for as many of the coming groups as memory allows, the first one always.
-    fn refits(&self, coming: &[ToScan], cache: &Cache) -> Result<Vec<(String, Refit)>> {
-        let mut wanted: Vec<&Group> = Vec::new();
-        let mut bytes = 0;
-        for t in coming {
-            let SensTarget::Group(id) = &t.target else { continue };
-            let Some(g) = self.groups.iter().find(|g| &g.id == id) else { continue };
-            let need = refit::bytes(&self.model.graph, g);
-            let known = cache.get::<SensCurve>("sense", &self.key(t)).is_some();
-            if known && !wanted.is_empty() {
-                continue;
-            }
-            if !wanted.is_empty() && bytes + need > GRAM_BYTES {
-                break;
-            }
-            bytes += need;
-            wanted.push(g);
-        }
-        refit::gather(self.model, &wanted, &self.fit, &self.compile, self.cancel)
-    }
-
-    fn curve(&self, t: &ToScan, refit: Option<&Refit>, lives: &[Live]) -> Result<SensCurve> {
-        let mut points = Vec::new();
-        for &ratio in &t.ratios {
-            self.cancel.check()?;
-            let variant = self.variant(&t.target, ratio, refit)?;
-            let mut session = Plan::of(&variant, &self.compile)?.session();
-            let mut parts = Vec::with_capacity(lives.len());
-            for live in lives {
-                self.cancel.check()?;
-                parts.push(session.run_from(live)?.to_device(&Device::Cpu)?);
-            }
-            points.push(self.compare(ratio, &Tensor::cat(&parts, 0)?)?);
-        }
-        Ok(SensCurve { target: t.target.clone(), points, images: self.images })
-    }
-
-    fn variant(&self, target: &SensTarget, ratio: f64, refit: Option<&Refit>) -> Result<Model> {
-        let action = match target {
-            SensTarget::Layer(l, p) => {
-                let mut changed = self.model.clone();
-                changed.precision.set(l.clone(), *p);
-                return Ok(changed);
-            }
-            SensTarget::Block(b) => (Target::Block(b.clone()), Action::RemoveBlock),
-            SensTarget::Group(id) => {
-                let Some(g) = self.groups.iter().find(|g| &g.id == id) else { return Ok(self.model.clone()) };
-                let (method, evidence) = (self.options.method, self.options.evidence.as_deref());
-                let kept = prune::resolve(g, &prune::importance(self.model, g, method, evidence)?, ratio);
-                (Target::Group(id.clone()), Action::Prune { ratio, kept })
-            }
-        };
-        let mut changed = prune::apply(self.model, self.groups, std::slice::from_ref(&action))?;
-        if let (Some(refit), Action::Prune { kept, .. }) = (refit, &action.1) {
-            refit.mend(self.model, &mut changed, kept)?;
-        }
-        Ok(changed)
-    }
-
-    fn compare(&self, ratio: f64, logits: &Tensor) -> Result<SensPoint> {
-        let scale = self.task.scale();
-        let lost = f64::from(self.task.broken()) - self.score;
-        let broken = SensPoint { ratio, d_loss: BROKEN, kl: BROKEN, d_quality: rounded(scale * lost) };
-        let mut scorer = self.task.scorer(0);
-        match scorer.add(logits, &self.targets) {
-            Ok(()) => {}
-            Err(TaskError::NonFinite { .. }) => return Ok(broken),
-            Err(e) => return Err(e.into()),
-        }
-        let m = scorer.scored().metrics;
-        let kl = self.task.divergence(&self.logits, logits, self.temperature)?;
-        Ok(SensPoint {
-            ratio,
-            d_loss: rounded(m.loss - self.loss),
-            kl: rounded(kl.min(BROKEN)),
-            d_quality: rounded(scale * (m.score - self.score)),
-        })
-    }
-}
-
-/// The power of two times the fewest whose variants take about [`SensOptions::work`]; up to [`WANTED`] images may take four
-/// times that, because with fewer the order of the groups is mostly chance. A variant re-runs the network from its first
-/// changed node on.
-fn images_for(model: &Model, targets: &[ToScan], options: &SensOptions, fewest: usize) -> Result<usize> {
-    let macs: Vec<f64> =
-        crate::graph::macs(&model.graph)?.iter().map(|m| (m.conv_linear + m.attention) as f64).collect();
-    let after = |first: NodeId| macs.iter().skip(first.index()).sum::<f64>();
-    let each: f64 = targets.iter().map(|t| t.ratios.len() as f64 * after(t.first)).sum();
-    Ok(fitting(options.work / each.max(1.0), fewest).min(options.images).max(1))
-}
-
-fn fitting(fit: f64, fewest: usize) -> usize {
-    let mut n = fewest.max(1);
-    while (2 * n) as f64 <= if 2 * n <= WANTED * fewest { 4.0 * fit } else { fit } {
-        n *= 2;
-    }
-    n
-}
-
-/// The temperature that outputs are compared at.
-fn temperature(task: &dyn Task, outputs: &Tensor) -> Result<f64> {
-    Ok(rounded(task.temperature(outputs)?))
 }
 
 #[cfg(test)]

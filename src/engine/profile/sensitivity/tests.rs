@@ -1,10 +1,15 @@
 //! Sensitivities against direct evaluation, and what the cache must give back.
 
+use super::bench::{fitting, images_for, temperature};
 use super::*;
-use crate::model::families::{CifarResnetSpec, FamilySpec, VitDims, VitSpec};
+use crate::data::{Counted, TextOptions};
+use crate::exec::{CompileOptions, Plan};
+use crate::model::families::{CifarResnetSpec, DecoderSpec, FamilySpec, LlamaDims, VitDims, VitSpec};
 use crate::model::random;
-use crate::prune::groups;
+use crate::profile::ProfileError;
+use crate::prune::{self, Action, Target, groups};
 use crate::task::Classify;
+use candle_core::Tensor;
 
 fn resnet() -> Model {
     random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 2, widths: [4, 8, 12], classes: 10, image: 32 }), 3)
@@ -39,7 +44,7 @@ fn direct(model: &Model, variant: &Model) -> (f64, f64) {
     let run = |m: &Model| Plan::of(m, &CompileOptions::default()).expect("plan").run(&x).expect("run");
     let (base, new) = (run(model), run(variant));
     let loss = |l: &Tensor| crate::eval::cross_entropy(l, y.classes()).expect("loss");
-    let t = temperature(set.task(), &base).expect("temperature");
+    let t = temperature(set.task(), &[&base]).expect("temperature");
     let soft = |l: &Tensor| (l / t).expect("division");
     (crate::eval::kl(&soft(&base), &soft(&new)).expect("kl"), loss(&new) - loss(&base))
 }
@@ -134,8 +139,8 @@ fn a_cancelled_scan_resumes_from_its_cache_and_repeats_exactly() {
 #[test]
 fn a_sure_network_is_softened_and_an_unsure_one_is_not() {
     let logits = |v: Vec<f32>| Tensor::from_vec(v, (2, 3), &Device::Cpu).expect("tensor");
-    assert_eq!(temperature(&Classify, &logits(vec![10.0, 0.0, -3.0, 1.0, 15.0, 1.0])).expect("t"), 6.0);
-    assert_eq!(temperature(&Classify, &logits(vec![1.0, 0.0, -3.0, 1.0, 1.5, 1.0])).expect("t"), 1.0);
+    assert_eq!(temperature(&Classify, &[&logits(vec![10.0, 0.0, -3.0, 1.0, 15.0, 1.0])]).expect("t"), 6.0);
+    assert_eq!(temperature(&Classify, &[&logits(vec![1.0, 0.0, -3.0, 1.0, 1.5, 1.0])]).expect("t"), 1.0);
 }
 
 #[test]
@@ -146,8 +151,9 @@ fn the_number_of_images_follows_the_work() {
     }
     let (model, o) = (resnet(), options());
     let targets = targets(&model, &groups(&model.graph), &o);
-    let n =
-        |work: f64| images_for(&model, &targets, &SensOptions { work, images: 4096, ..o.clone() }, 32).expect("counts");
+    let n = |work: f64| {
+        images_for((&model, 1), &targets, &SensOptions { work, images: 4096, ..o.clone() }, 32).expect("counts")
+    };
     assert!(n(1e6) == 32 && n(1e12) > n(1e10), "{} {}", n(1e10), n(1e12));
 }
 
@@ -162,10 +168,11 @@ fn a_refit_is_scored_on_images_that_it_was_not_fitted_on() {
     let cancel = Cancel::default();
     let bench = Bench::new(&model, &groups, &images, &only, &targets, &cancel).expect("bench");
     assert!(!bench.shared && bench.images == 40);
-    let rows = |b: &[(Tensor, Targets)]| -> Vec<Vec<f32>> {
-        b.iter().flat_map(|(x, _)| x.flatten_from(1).expect("flat").to_vec2::<f32>().expect("values")).collect()
+    let rows = |all: Vec<&Tensor>| -> Vec<Vec<f32>> {
+        all.iter().flat_map(|x| x.flatten_from(1).expect("flat").to_vec2::<f32>().expect("values")).collect()
     };
-    let (scored, fitted) = (rows(&bench.batches), rows(&bench.fit));
+    let scored = rows(bench.batches.iter().map(|b| &b.x).collect());
+    let fitted = rows(bench.fit.iter().map(|(x, _)| x).collect());
     assert_eq!((scored.len(), fitted.len()), (40, 40));
     assert!(scored.iter().all(|s| !fitted.contains(s)), "an image is in both parts");
     let mut said = Vec::new();
@@ -223,4 +230,48 @@ fn harms_of_formats_are_concluded_from_the_one_that_is_scanned() {
     let most = off.iter().fold(0f64, |m, o| m.max(o.abs()));
     let mean = off.iter().sum::<f64>() / off.len() as f64;
     assert!(off.len() >= 12 && most < 1.6 && mean.abs() < 0.35, "{most} {mean} of {}", off.len());
+}
+
+/// Two layers over windows of 64 tokens.
+fn decoder(folder: &Path) -> (Model, Dataset) {
+    let dims = LlamaDims { vocab: 96, dim: 32, layers: 2, heads: 4, kv_heads: 2, head_dim: 8, hidden: 64 };
+    let mut model = random(&FamilySpec::Llama(DecoderSpec::llama(dims)), 7);
+    model.graph = Arc::new(crate::graph::Graph::clone(&model.graph).bound(64));
+    let ids = folder.join("ids.u16");
+    let some = (0..900u64).map(|i| (((i * i * 31 + i * 7) % 96) as u16).to_le_bytes());
+    std::fs::write(&ids, some.collect::<Vec<_>>().concat()).expect("file");
+    let options = TextOptions { window: 64, counted: Counted::Next, limit: 0 };
+    (model, crate::data::text(&ids.to_string_lossy(), None, &options).expect("windows"))
+}
+
+/// One token in four, of the windows that are scored.
+#[test]
+fn a_language_models_curves_are_of_one_token_in_four() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (model, text) = decoder(folder.path());
+    let groups = groups(&model.graph);
+    let only = SensOptions { images: 4, batch: 1, refit: false, ratios: vec![0.5], ..SensOptions::default() };
+    let found = sensitivity(&model, &groups, &text, &only, None, &Cancel::default(), &mut |_| {}).expect("scan");
+    let (x, _) = text.take(8).batch([0, 2, 4, 6], &model.info.preprocess).expect("batch");
+    let run = |m: &Model| {
+        let plan = Plan::of(m, &CompileOptions { as_stored: true, ..Default::default() }).expect("plan");
+        crate::exec::rows(&plan.run(&x).expect("run"), 4).expect("rows")
+    };
+    let base = run(&model);
+    assert_eq!(base.dims(), [4, 16, 96]);
+    let mut seen = 0;
+    for c in &found.curves {
+        let SensTarget::Layer(layer, precision) = &c.target else { continue };
+        let mut changed = model.clone();
+        changed.precision.set(layer.clone(), *precision);
+        let kl = text.task().divergence(&base, &run(&changed), 1.0).expect("divergence");
+        assert!((c.points[0].kl - kl).abs() < 1e-6 + 1e-4 * kl, "{layer} {precision:?}: {} {kl}", c.points[0].kl);
+        seen += usize::from(kl > 0.0);
+    }
+    assert!(seen >= 15, "{seen} layers");
+    // What the head and its neighbours take is counted for as many rows as are computed.
+    let targets = targets(&model, &[], &only);
+    let work =
+        |every| images_for((&model, every), &targets, &SensOptions { work: 4e8, images: 512, ..only.clone() }, 1);
+    assert!(work(4).expect("images") > work(1).expect("images"));
 }

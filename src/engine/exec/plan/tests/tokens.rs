@@ -1,6 +1,7 @@
 //! Plans of graphs that leave the number of tokens free, against plans of the same graph with that number fixed.
 
 use super::*;
+use crate::exec::{Every, Kernels, rows};
 use crate::graph::op::{self, Dim, Input, InputType};
 use crate::graph::{Builder, Range, Windows};
 use crate::model::{ParamStore, random_params};
@@ -191,4 +192,38 @@ fn ids_of_a_fixed_number_need_no_binding() {
     assert!(plan.memory().activations.is_some());
     let error = plan.run(&batch(true, 1, 7)).unwrap_err().to_string();
     assert!(error.contains("expected [N, 6]"), "{error}");
+}
+
+#[test]
+fn some_tokens_rows_are_those_of_all() {
+    let dims = LlamaDims { vocab: 50, dim: 16, layers: 2, heads: 4, kv_heads: 2, head_dim: 4, hidden: 24 };
+    let model = random(&FamilySpec::Llama(DecoderSpec::llama(dims)), 3);
+    let x = Tensor::from_vec((0..2 * 11u32).map(|i| i * i % 50).collect(), (2, 11), &Device::Cpu).unwrap();
+    for kernels in [Kernels::Device, Kernels::Tensors] {
+        let plan = Plan::of(&model, &CompileOptions { kernels, ..options(2) }).unwrap();
+        let mut session = plan.session();
+        let whole = session.run(&x).unwrap();
+        for node in &model.graph.nodes {
+            let live = session.run_to(&x, &plan.cut_before(&node.name).unwrap()).unwrap();
+            for every in [1, 4, 11] {
+                let after = (every == 4).then(|| model.graph.by_name(&node.name)).flatten();
+                let some = session.run_from_every(&live, Every { every, after }).unwrap();
+                assert_eq!(some.dims(), [2, 11 / every, 50]);
+                let off = apart(&some, &rows(&whole, every).unwrap());
+                assert!(off < 1e-6, "{kernels:?} `{}` {every}: {off}", node.name);
+            }
+            assert!(
+                session.run_from_every(&live, Every { every: 12, after: None }).is_err(),
+                "more tokens than there are"
+            );
+        }
+    }
+    // Of one length and no other, nothing can be left out.
+    let mut bound = model.clone();
+    bound.graph = std::sync::Arc::new(Graph::clone(&model.graph).bound(11));
+    let plan = Plan::of(&bound, &options(1)).unwrap();
+    let live =
+        plan.session().run_to(&x, &plan.cut_before(&bound.graph.node(bound.graph.output).name).unwrap()).unwrap();
+    let said = plan.session().run_from_every(&live, Every { every: 4, after: None }).unwrap_err().to_string();
+    assert!(said.contains("fixed length"), "{said}");
 }
