@@ -164,7 +164,7 @@ impl ProgressLine {
         self.show_due(false, |_| {
             let left = p.eta_s.map(|s| format!("  {s:.0} s left")).unwrap_or_default();
             let text = format!("{} {}/{}{left}  {}", p.job, p.done, p.total, p.label);
-            crate::config::text::fit(&crate::config::text::clean(&text), 78)
+            crate::config::text::fit(&crate::config::text::clean(&text), 78).into_owned()
         });
     }
 
