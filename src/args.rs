@@ -605,8 +605,9 @@ pub struct Run {
 #[derive(Debug, Clone, Args)]
 pub struct BenchAgents {
     /// A model and its server, as qwen3:14b@http://localhost:11434/v1, once for each; `,calls=0` behind it where it may look nothing up,
-    /// `,helped` where the planner proposes what it leaves missing of the budget.
-    #[arg(long, value_name = "MODEL@URL[,calls=N][,helped]")]
+    /// `,helped` where the planner proposes what it leaves missing of the budget, `,price=IN/OUT` for what a million tokens of prompts and of
+    /// answers cost.
+    #[arg(long, value_name = "MODEL@URL[,calls=N][,helped][,price=IN/OUT]")]
     pub agents: Vec<String>,
     /// Runs of each, with the seeds 0, 1 and so on.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]

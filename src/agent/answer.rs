@@ -38,6 +38,8 @@ impl Cut {
 pub struct Reply {
     /// Completion tokens by the server's count, or else the number of deltas.
     pub tokens: u64,
+    /// Tokens of the prompt by the server's count; 0 where it does not tell.
+    pub asked: u64,
     pub cut: Option<Cut>,
     /// What the model wants to know before it goes on.
     pub calls: Vec<Call>,
@@ -64,6 +66,7 @@ pub struct Answer<'a, F> {
     room: usize,
     deltas: u64,
     tokens: Option<u64>,
+    asked: u64,
     circles: Circles,
     cut: Option<Cut>,
     calls: Calls,
@@ -83,6 +86,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             room,
             deltas: 0,
             tokens: None,
+            asked: 0,
             circles: Circles::default(),
             cut: None,
             calls: Calls::default(),
@@ -108,6 +112,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
                     self.calls.push(piece);
                 }
                 Part::Tokens(n) => self.tokens = Some(n),
+                Part::Asked(n) => self.asked = n,
                 Part::Finish(why) if matches!(why.as_str(), "length" | "max_tokens") => self.cut = Some(Cut::Length),
                 Part::Finish(why) if why == "content_filter" => self.cut = Some(Cut::Filter),
                 Part::Finish(_) => {}
@@ -150,6 +155,6 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         self.hand_on(reasoning, Channel::Reasoning).await;
         self.hand_on(text, Channel::Text).await;
         let calls = self.calls.finish(|s| self.wire.mask.text(&clean::text(s)));
-        Reply { tokens: self.tokens.unwrap_or(self.deltas), cut: self.cut, calls }
+        Reply { tokens: self.tokens.unwrap_or(self.deltas), asked: self.asked, cut: self.cut, calls }
     }
 }

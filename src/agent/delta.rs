@@ -14,6 +14,8 @@ pub enum Part {
     Call(Piece),
     /// Completion tokens so far, by the server's count.
     Tokens(u64),
+    /// Tokens of the prompt, by the server's count.
+    Asked(u64),
     /// The server's word for why it stopped; never interpreted beyond `length`.
     Finish(String),
     /// An error sent inside the stream.
@@ -115,11 +117,12 @@ fn flat(v: &Value) -> String {
 }
 
 fn usage(v: Option<&Value>, out: &mut Vec<Part>) {
-    let count = v.and_then(|u| u.get("completion_tokens").or_else(|| u.get("output_tokens")));
-    let count = count.and_then(|c| c.as_u64().or_else(|| c.as_f64().filter(|f| *f >= 0.0).map(|f| f as u64)));
-    if let Some(n) = count {
-        out.push(Part::Tokens(n));
-    }
+    let count = |names: [&str; 2]| {
+        let count = v.and_then(|u| names.iter().find_map(|name| u.get(*name)));
+        count.and_then(|c| c.as_u64().or_else(|| c.as_f64().filter(|f| *f >= 0.0).map(|f| f as u64)))
+    };
+    out.extend(count(["prompt_tokens", "input_tokens"]).map(Part::Asked));
+    out.extend(count(["completion_tokens", "output_tokens"]).map(Part::Tokens));
 }
 
 /// Splits `<think>…</think>` (or `<thinking>`) out of streamed content. A tag opens only at the start of a line, so a
@@ -220,7 +223,7 @@ mod tests {
             (json!({"choices":[{"finish_reason":""}]}), vec![f("")]),
             (json!({"choices":[{"delta":{},"finish_reason":7}]}), vec![]),
             (json!({"choices":[],"usage":{"completion_tokens":12}}), vec![Part::Tokens(12)]),
-            (json!({"usage":{"completion_tokens":3.0,"prompt_tokens":1}}), vec![Part::Tokens(3)]),
+            (json!({"usage":{"completion_tokens":3.0,"prompt_tokens":1}}), vec![Part::Asked(1), Part::Tokens(3)]),
             (json!({"choices":{"delta":{"content":"obj"}}}), vec![t("obj")]),
             (json!({"choices":[{"message":{"content":"whole","reasoning":"r"}}]}), vec![r("r"), t("whole")]),
             (json!({"choices":[{"text":"legacy"}]}), vec![t("legacy")]),

@@ -108,8 +108,35 @@ struct Turn {
 struct Said {
     reasoning: String,
     text: String,
+    spent: Spent,
+}
+
+/// What answers took.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
     tokens: u64,
+    /// Of prompts.
+    asked: u64,
     seconds: f64,
+}
+
+impl Spent {
+    /// Nothing was counted.
+    fn only(seconds: f64) -> Spent {
+        Spent { seconds, ..Spent::default() }
+    }
+
+    fn of(reply: &Reply, seconds: f64) -> Spent {
+        Spent { tokens: reply.tokens, asked: reply.asked, seconds }
+    }
+
+    fn and(self, more: Spent) -> Spent {
+        Spent {
+            tokens: self.tokens + more.tokens,
+            asked: self.asked + more.asked,
+            seconds: self.seconds + more.seconds,
+        }
+    }
 }
 
 impl Turn {
@@ -220,7 +247,7 @@ impl Dialogue {
             (Stage::Done, _) => self.step = Stage::Done,
             (step, DialogueInput::Cancelled { seconds }) => {
                 if let Stage::Asking(turn) | Stage::Looking(turn, _) = step {
-                    self.spoken(&turn, 0, seconds, true);
+                    self.spoken(&turn, Spent::only(seconds), true, 0);
                 }
                 self.outcome.cancelled = true;
                 self.done();
@@ -294,7 +321,8 @@ impl Dialogue {
     }
 
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
-    fn spoken(&mut self, turn: &Turn, tokens: u64, seconds: f64, interrupted: bool) {
+    fn spoken(&mut self, turn: &Turn, spent: Spent, interrupted: bool, refused: usize) {
+        let spent = turn.said.spent.and(spent);
         let role = turn.role.name.to_owned();
         let (reasoning, text) = looks::apart(turn);
         let mut reasoning = format!("{}{reasoning}", turn.said.reasoning);
@@ -310,8 +338,10 @@ impl Dialogue {
                     reasoning,
                     text,
                     prompt: prompt.trim_end().to_owned(),
-                    tokens: turn.said.tokens + tokens,
-                    seconds: turn.said.seconds + seconds,
+                    tokens: spent.tokens,
+                    asked: spent.asked,
+                    refused: refused as u64,
+                    seconds: spent.seconds,
                     interrupted,
                 }),
             }));
@@ -322,26 +352,26 @@ impl Dialogue {
     fn replied(&mut self, turn: Turn, reply: Reply, seconds: f64) {
         let calls = self.calls_of(&turn, &reply);
         match calls.is_empty() {
-            true => self.answered(turn, (reply.tokens, seconds), reply.cut),
-            false => self.look(turn, calls, (reply.tokens, seconds)),
+            true => self.answered(turn, Spent::of(&reply, seconds), reply.cut),
+            false => self.look(turn, calls, Spent::of(&reply, seconds)),
         }
     }
 
     /// The role has answered, without wanting to know more.
-    fn answered(&mut self, turn: Turn, (tokens, seconds): (u64, f64), cut: Option<Cut>) {
-        self.spoken(&turn, tokens, seconds, false);
+    fn answered(&mut self, turn: Turn, spent: Spent, cut: Option<Cut>) {
+        let checked = turn.role.proposes().then(|| self.check(&turn, cut));
+        self.spoken(&turn, spent, false, checked.as_ref().map_or(0, |c| c.errors.len()));
         if let Some(cut) = cut {
             self.say(turn.role.name, &format!("the answer {}", cut.words()));
         }
-        if !turn.role.proposes() {
+        let Some(checked) = checked else {
             let text = format!("{}{}", turn.said.text, turn.text);
             self.told.insert(turn.role.name, clean::cut(text.trim(), CARRIED));
             if text.trim().is_empty() && turn.reasoning.trim().is_empty() {
                 self.say(turn.role.name, "the model said nothing");
             }
             return self.next();
-        }
-        let checked = self.check(&turn, cut);
+        };
         let role = turn.role;
         match turn.repairing {
             None if checked.errors.is_empty() => self.propose(role, checked),
@@ -497,7 +527,7 @@ impl Dialogue {
             };
         }
         self.because = error.to_string();
-        self.spoken(&turn, 0, seconds, true);
+        self.spoken(&turn, Spent::only(seconds), true, 0);
         self.say(role.name, &error.to_string());
         if !role.proposes() {
             return if error.hopeless() { self.give_up(None) } else { self.next() };

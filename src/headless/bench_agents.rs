@@ -10,6 +10,7 @@ use crate::args::BenchAgents;
 use crate::exec::Cancel;
 use crate::plan::Author;
 use crate::session::{Journal, State};
+use crate::task::Estimate;
 use crate::words::counted;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -28,32 +29,49 @@ struct Contender {
     calls: Option<usize>,
     /// The planner proposes what they leave missing.
     helped: bool,
+    /// Of a million tokens of prompts, and of answers.
+    price: Option<(f64, f64)>,
 }
 
-/// `MODEL@URL`, with `,helped` and `,calls=N` behind it.
+impl Contender {
+    fn planner() -> Contender {
+        Contender { name: "planner".to_owned(), agents: None, calls: None, helped: false, price: None }
+    }
+}
+
+/// `MODEL@URL`, with options behind it: `,calls=N`, `,helped`, `,price=IN/OUT` (of a million tokens of prompts and of answers).
 fn contender(words: &str) -> Result<Contender> {
-    let (at, helped) = words.strip_suffix(",helped").map_or((words, false), |at| (at, true));
-    let (at, calls) = match at.rsplit_once(",calls=") {
-        Some((at, n)) => {
-            let n = n.parse().with_context(|| format!("`{words}`: calls={n} is no number; hint: calls=0 for none"))?;
-            (at, Some(n))
-        }
-        None => (at, None),
-    };
-    let (at, helped) = at.strip_suffix(",helped").map_or((at, helped), |at| (at, true));
     // Models may have an @ in their names, addresses begin with their scheme.
-    let split = at.find("@http://").or_else(|| at.find("@https://"));
-    let Some((model, url)) = split.map(|i| (&at[..i], &at[i + 1..])).filter(|(model, _)| !model.is_empty()) else {
+    let split = words.find("@http://").or_else(|| words.find("@https://"));
+    let Some((model, rest)) = split.map(|i| (&words[..i], &words[i + 1..])).filter(|(model, _)| !model.is_empty())
+    else {
         bail!("`{words}` names no model and server; hint: --agents qwen3:14b@http://localhost:11434/v1");
     };
-    if let Some(other) = url.split_once(',') {
-        bail!("`{words}`: `{}` is no option; hint: calls=N, helped", other.1);
+    let mut options = rest.split(',');
+    let url = options.next().unwrap_or_default();
+    let mut c = Contender { agents: Some((model.to_owned(), url.to_owned())), ..Contender::planner() };
+    for option in options {
+        match option.split_once('=') {
+            None if option == "helped" => c.helped = true,
+            Some(("calls", n)) => {
+                let n = n.parse();
+                c.calls = Some(n.with_context(|| format!("`{words}`: {option} is no number; hint: calls=0 for none"))?);
+            }
+            Some(("price", both)) => {
+                let price = |n: &str| n.parse::<f64>().ok().filter(|p| p.is_finite() && *p >= 0.0);
+                c.price = both.split_once('/').and_then(|(asked, said)| Some((price(asked)?, price(said)?)));
+                if c.price.is_none() {
+                    bail!("`{words}`: {option} is no price; hint: price=0.4/1.6, of a million tokens in and out");
+                }
+            }
+            _ => bail!("`{words}`: `{option}` is no option; hint: calls=N, helped, price=IN/OUT"),
+        }
     }
-    let mut name = calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
-    if helped {
-        name += ", the planner helps";
+    c.name = c.calls.map_or(model.to_owned(), |n| format!("{model}, {}", counted(n, "call")));
+    if c.helped {
+        c.name += ", the planner helps";
     }
-    Ok(Contender { name, agents: Some((model.to_owned(), url.to_owned())), calls, helped })
+    Ok(c)
 }
 
 /// What came of one run.
@@ -73,9 +91,15 @@ struct Row {
     by_planner: usize,
     /// Calls that were answered.
     looked: usize,
+    /// Entries of proposals that were refused, those that a correction put right among them.
+    refused: u64,
     /// Questions that were asked again with their errors.
     corrected: usize,
+    /// Of prompts, where the server told; and of answers.
+    asked: u64,
     tokens: u64,
+    /// At the contender's price.
+    money: Option<f64>,
     /// Of the models' answers, and of the whole run.
     model_seconds: f64,
     seconds: f64,
@@ -87,9 +111,8 @@ struct Row {
 /// A contender that is none, a folder that cannot be written, a signal; runs that fail are rows.
 pub fn run(args: &BenchAgents) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
-    let planner = Contender { name: "planner".to_owned(), agents: None, calls: None, helped: false };
     let agents = args.agents.iter().map(|a| contender(a)).collect::<Result<Vec<_>>>()?;
-    let mut contenders: Vec<Contender> = std::iter::once(planner).chain(agents).collect();
+    let mut contenders: Vec<Contender> = std::iter::once(Contender::planner()).chain(agents).collect();
     for i in 1..contenders.len() {
         // Rows are told apart by their names.
         let same =
@@ -178,6 +201,9 @@ fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) ->
         Some(report) => {
             let state = Journal::read(&dir.join("session")).map(|r| State::fold(&r)).unwrap_or_default();
             read(&mut row, &report, &state);
+            let price = c.price.map(|(asked, said)| (row.asked as f64 * asked + row.tokens as f64 * said) / 1e6);
+            // What nobody counted has no price.
+            row.money = price.filter(|_| row.asked > 0 || row.tokens == 0);
             // What the planner did in its place is no figure of a model's.
             if c.agents.is_some() && row.tokens == 0 && row.by_agents == 0 {
                 row.failed =
@@ -206,6 +232,8 @@ fn read(row: &mut Row, report: &Value, state: &State) {
     }
     let said = || state.utterances.iter().filter(|u| u.model != "built-in" && !u.role.is_empty());
     row.tokens = said().map(|u| u.tokens).sum();
+    row.asked = said().map(|u| u.asked).sum();
+    row.refused = said().map(|u| u.refused).sum();
     row.model_seconds = said().map(|u| u.seconds).sum();
     row.looked = said().flat_map(|u| u.reasoning.lines()).filter(|l| l.starts_with("→ ")).count();
     // A second answer of a role in a row is its correction.
@@ -227,11 +255,21 @@ fn spread(values: &[f64], digits: usize) -> String {
     }
 }
 
-/// A line a contender, of Markdown.
+/// The mean with its 95 % interval (Student's over few seeds), in words.
+fn interval(values: &[f64], digits: usize) -> String {
+    let e = Estimate::of(values);
+    match e.range {
+        _ if values.is_empty() => "-".to_owned(),
+        Some((low, high)) => format!("{:.digits$} ({low:.digits$} to {high:.digits$})", e.value + 0.0),
+        None => format!("{:.digits$}", e.value + 0.0),
+    }
+}
+
+/// A line a contender, of Markdown: means with the least and the most of the seeds, what they differ from the planner by with its interval.
 fn summary(contenders: &[Contender], rows: &[Row]) -> Vec<String> {
     let mut lines = vec![
-        "| who proposes | budget met | score | less the planner's | latency | macs | memory | rounds | decisions own / planner's | looked up | corrected | tokens | s of answers | s in all |".to_owned(),
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |".to_owned(),
+        "| who proposes | budget met | score | less the planner's | latency | macs | memory | rounds | decisions own / planner's | looked up | entries refused | asked again | tokens read | tokens said | money | s of answers | s in all |".to_owned(),
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |".to_owned(),
     ];
     let of = |c: &Contender| rows.iter().filter(|r| r.contender == c.name && r.failed.is_none()).collect::<Vec<_>>();
     let base = contenders.first().map(of).unwrap_or_default();
@@ -248,12 +286,12 @@ fn summary(contenders: &[Contender], rows: &[Row]) -> Vec<String> {
         let less = |r: &Row| Some(r.score? - base.iter().find(|b| b.seed == r.seed)?.score?);
         let factor = |name: &'static str| move |r: &Row| r.factors[name].as_f64();
         lines.push(format!(
-            "| {} | {} of {} | {} | {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} | {} |",
+            "| {} | {} of {} | {} | {} | {} | {} | {} | {} | {} / {} | {} | {} | {} | {} | {} | {} | {} | {} |",
             c.name,
             mine.iter().filter(|r| r.met).count(),
             all,
             column(&|r| r.score, 4),
-            if i == 0 { "-".to_owned() } else { column(&less, 4) },
+            if i == 0 { "-".to_owned() } else { interval(&mine.iter().filter_map(|r| less(r)).collect::<Vec<_>>(), 4) },
             column(&factor("latency"), 3),
             column(&factor("macs"), 3),
             column(&factor("memory"), 3),
@@ -261,8 +299,11 @@ fn summary(contenders: &[Contender], rows: &[Row]) -> Vec<String> {
             column(&|r| Some(r.by_agents as f64), 0),
             column(&|r| Some(r.by_planner as f64), 0),
             column(&|r| Some(r.looked as f64), 0),
+            column(&|r| Some(r.refused as f64), 0),
             column(&|r| Some(r.corrected as f64), 0),
+            column(&|r| Some(r.asked as f64).filter(|n| *n > 0.0), 0),
             column(&|r| Some(r.tokens as f64), 0),
+            column(&|r| r.money, 4),
             column(&|r| Some(r.model_seconds), 0),
             column(&|r| Some(r.seconds), 0),
         ));
@@ -284,14 +325,24 @@ mod tests {
         let c = contender("m@http://h/v1,calls=2,helped").unwrap();
         assert_eq!((c.calls, c.helped, c.name.as_str()), (Some(2), true, "m, 2 calls, the planner helps"));
         assert!(contender("m@http://h/v1,helped,calls=2").unwrap().helped);
-        for bad in ["qwen3", "@http://h/v1", "m@ftp://h", "m@http://h/v1,calls=x"] {
+        let c = contender("m@http://h/v1,price=0.5/2").unwrap();
+        assert_eq!((c.price, c.name.as_str()), (Some((0.5, 2.0)), "m"));
+        for bad in [
+            "m@http://h/v1,price=1",
+            "m@http://h/v1,price=-1/2",
+            "m@http://h/v1,x",
+            "qwen3",
+            "@http://h/v1",
+            "m@ftp://h",
+            "m@http://h/v1,calls=x",
+        ] {
             assert!(contender(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_table_compares_by_seed_and_counts_what_failed() {
-        let c = |name: &str| Contender { name: name.into(), agents: None, calls: None, helped: false };
+        let c = |name: &str| Contender { name: name.into(), ..Contender::planner() };
         let row = |contender: &str, seed, score| Row {
             contender: contender.into(),
             seed,
@@ -305,7 +356,7 @@ mod tests {
         assert_eq!(table.len(), 4, "{table:?}");
         assert!(table[2].starts_with("| planner | 2 of 2 | 0.8500 [0.8000, 0.9000] | - |"), "{}", table[2]);
         assert!(
-            table[3].starts_with("| m | 2 of 3 | 0.8700 [0.8300, 0.9100] | 0.0200 [0.0100, 0.0300] |"),
+            table[3].starts_with("| m | 2 of 3 | 0.8700 [0.8300, 0.9100] | 0.0200 (-0.1071 to 0.1471) |"),
             "{}",
             table[3]
         );

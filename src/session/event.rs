@@ -133,8 +133,19 @@ pub struct Utterance {
     /// The prompt as sent, for the transcript view; empty for the planner.
     pub prompt: String,
     pub tokens: u64,
+    /// Tokens of its prompts, by the server's count; 0 where that is not told.
+    #[serde(default, skip_serializing_if = "none")]
+    pub asked: u64,
+    /// Entries of its proposal that were refused.
+    #[serde(default, skip_serializing_if = "none")]
+    pub refused: u64,
     pub seconds: f64,
     pub interrupted: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "what serde asks with")]
+fn none(n: &u64) -> bool {
+    *n == 0
 }
 
 impl Utterance {

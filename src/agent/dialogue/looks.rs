@@ -3,7 +3,7 @@
 //! Not here: what tools answer (`agent::tools`), who has them answer (`agent::run`). Invariants: a role's calls are bounded, a
 //! run's rehearsals too; a call never proposes for a role that may not, and `propose` is checked as a fenced block is.
 
-use super::{Call, Cut, Dialogue, Effect, Message, Reply, Role, Stage, Tool, Turn, clean, delta};
+use super::{Call, Cut, Dialogue, Effect, Message, Reply, Role, Spent, Stage, Tool, Turn, clean, delta};
 use crate::agent::calls;
 use crate::agent::tools::{self, Does, TOOLS};
 use crate::session::{Channel, Feed};
@@ -74,15 +74,14 @@ impl Dialogue {
     }
 
     /// Begins to answer `calls`.
-    pub(super) fn look(&mut self, mut turn: Turn, calls: Vec<Call>, (tokens, seconds): (u64, f64)) {
+    pub(super) fn look(&mut self, mut turn: Turn, calls: Vec<Call>, spent: Spent) {
         let (reasoning, text) = apart(&turn);
         let content = clean::cut(&text, super::QUOTED);
         turn.messages.push(Message { calls: calls.clone(), ..Message::of("assistant", content) });
         turn.said.reasoning.push_str(&ended(reasoning));
         turn.said.text.push_str(&ended(text));
         (turn.reasoning, turn.text) = (String::new(), String::new());
-        turn.said.tokens += tokens;
-        turn.said.seconds += seconds;
+        turn.said.spent = turn.said.spent.and(spent);
         self.go_on(turn, calls.into());
     }
 
@@ -97,7 +96,7 @@ impl Dialogue {
                     self.out.push(Effect::Feed(token(turn.role, Channel::Text, &block)));
                     turn.text = block;
                     turn.unanswered = left.into_iter().map(|call| call.id).collect();
-                    return self.answered(turn, (0, 0.0), None);
+                    return self.answered(turn, Spent::default(), None);
                 }
                 Ok((tool, asked)) => {
                     turn.looked += 1;
@@ -141,7 +140,7 @@ impl Dialogue {
         answer: Result<Value, String>,
         seconds: f64,
     ) {
-        turn.said.seconds += seconds;
+        turn.said.spent = turn.said.spent.and(Spent::only(seconds));
         let id = left.pop_front().unwrap_or_default().id;
         self.told(&mut turn, id, answer);
         self.go_on(turn, left);
