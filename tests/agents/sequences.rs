@@ -191,7 +191,10 @@ fn run(state: &State, task: Ask, looks: Looks, script: Vec<Said>) -> Ran {
                 let calls = said.calls.into_iter().enumerate().map(named).collect();
                 match said.fails {
                     Some(error) => DialogueInput::Failed { error, seconds: 0.0 },
-                    None => DialogueInput::Replied { reply: Reply { tokens: 1, cut: said.cut, calls }, seconds: 0.0 },
+                    None => DialogueInput::Replied {
+                        reply: Reply { tokens: 1, asked: 1, cut: said.cut, calls },
+                        seconds: 0.0,
+                    },
                 }
             }
         };
