@@ -29,13 +29,14 @@ pub fn run(as_json: bool) -> Result<Exit> {
     for s in &all {
         let change = |v: f64, n: usize| if n > 0 { format!("{:+.2}", v / n as f64) } else { "–".to_owned() };
         out::data(format_args!(
-            "{}  on {}: {}, {} built as proposed, of which {} met the budget, {} rolled back; expected within the measured interval {} of {}, measured minus expected {} ({}); \
+            "{}  on {}: {}, {} built as proposed, of which {} met the budget{}, {} rolled back; expected within the measured interval {} of {}, measured minus expected {} ({}); \
              against the planner's plans {} ({} tried)\n",
             s.who,
             s.family,
             counted(s.rounds, "round"),
             s.whole,
             s.met,
+            if s.unbounded > 0 { format!(" ({} had none)", s.unbounded) } else { String::new() },
             s.rolled_back,
             s.held,
             s.told,

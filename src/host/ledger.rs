@@ -166,6 +166,7 @@ mod tests {
             measured: Estimate { value: came, low: came - 1.0, high: came + 1.0 },
             held: expected.map(|e| (e - came).abs() < 1.5),
             outcome: Outcome::Reject,
+            unbounded: false,
             fate: Fate::Open,
             gain: None,
         }

@@ -121,7 +121,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The outcome in the words of every screen, log and report.
+    /// In words. Of a whole round: [`Verdict::label`].
     pub fn label(self) -> &'static str {
         match self {
             Outcome::Accept => "within budget",
@@ -163,6 +163,21 @@ pub struct Verdict {
     pub d_quality_low: f64,
     #[serde(alias = "d_top1_high")]
     pub d_quality_high: f64,
+}
+
+impl Verdict {
+    /// Nothing was asked of the round.
+    pub fn unbounded(&self) -> bool {
+        self.lines.is_empty() && self.outcome == Outcome::Accept
+    }
+
+    /// The outcome in the words of every screen, log and report.
+    pub fn label(&self) -> &'static str {
+        match self.unbounded() {
+            true => "measured, without a budget",
+            false => self.outcome.label(),
+        }
+    }
 }
 
 #[cfg(test)]

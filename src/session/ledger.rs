@@ -77,6 +77,9 @@ pub struct Entry {
     /// Whether what was expected came.
     pub held: Option<bool>,
     pub outcome: Outcome,
+    /// There was no budget to meet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unbounded: bool,
     pub fate: Fate,
     /// By how much it was better than the planner's plan for the same budget, where held-back data has seen both.
     pub gain: Option<f64>,
@@ -132,6 +135,7 @@ pub fn entries(state: &State, round: u32) -> Vec<Entry> {
             measured,
             held: expected.map(|e| e.high >= measured.low - slack && e.low <= measured.high + slack),
             outcome: verdict.outcome,
+            unbounded: verdict.unbounded(),
             fate: match (this.accepted, &this.rolled_back) {
                 (_, Some(_)) => Fate::RolledBack,
                 (true, None) => Fate::Accepted,
@@ -190,6 +194,9 @@ pub struct Standings {
     pub rounds: usize,
     pub whole: usize,
     pub met: usize,
+    /// Of those that were built as it proposed, how many had no budget to meet.
+    #[serde(default)]
+    pub unbounded: usize,
     pub rolled_back: usize,
     /// Rounds of which something was expected, and those where it came.
     pub told: usize,
@@ -223,7 +230,8 @@ impl Standings {
         self.rounds += 1;
         self.whole += usize::from(e.whole);
         // Parts of a plan meet nothing by themselves.
-        self.met += usize::from(e.whole && e.outcome == Outcome::Accept);
+        self.met += usize::from(e.whole && !e.unbounded && e.outcome == Outcome::Accept);
+        self.unbounded += usize::from(e.whole && e.unbounded);
         self.rolled_back += usize::from(e.fate == Fate::RolledBack);
         if let (Some(expected), Some(held)) = (e.expected, e.held) {
             self.told += 1;
@@ -240,6 +248,7 @@ impl Standings {
         self.rounds += other.rounds;
         self.whole += other.whole;
         self.met += other.met;
+        self.unbounded += other.unbounded;
         self.rolled_back += other.rolled_back;
         self.told += other.told;
         self.held += other.held;
@@ -262,9 +271,17 @@ impl Standings {
             parts.push(format!("{way}{}", by.trim_end()));
             parts.push(format!("expected what was measured, within its interval, in {} of {}", self.held, self.told));
         }
-        match self.whole == self.rounds {
-            true => parts.push(format!("{} met the budget", self.met)),
-            false => parts.push(format!("{} built as proposed, of which {} met the budget", self.whole, self.met)),
+        let without = match self.unbounded {
+            0 => String::new(),
+            n => format!(", {n} had none"),
+        };
+        match (self.whole == self.rounds, self.whole == self.unbounded) {
+            (true, true) => {}
+            (true, false) => parts.push(format!("{} met the budget{without}", self.met)),
+            (false, true) => parts.push(format!("{} built as proposed", self.whole)),
+            (false, false) => {
+                parts.push(format!("{} built as proposed, of which {} met the budget{without}", self.whole, self.met));
+            }
         }
         if self.rolled_back > 0 {
             parts.push(format!("{} rolled back", self.rolled_back));

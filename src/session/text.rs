@@ -180,7 +180,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::VerdictGiven { round, verdict } => {
             let metric = before.metric();
             let change = metric.change_words(verdict.d_quality);
-            format!("round {round}: {}, {} {change}", verdict.outcome.label(), metric.name)
+            format!("round {round}: {}, {} {change}", verdict.label(), metric.name)
         }
         Event::RoundAccepted { round } => format!("accepted round {round}"),
         Event::RolledBack { round, reason } => format!("rolled back round {round}{}", because(reason)),

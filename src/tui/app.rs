@@ -349,7 +349,7 @@ impl App {
                     Outcome::Reject => (Level::Bad, ""),
                     Outcome::Undecided => (Level::Warn, ": the interval holds the floor"),
                 };
-                let word = verdict.outcome.label();
+                let word = verdict.label();
                 self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
             }
             Event::Controlled { control } => {

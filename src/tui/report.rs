@@ -92,7 +92,7 @@ pub fn markdown(app: &App) -> String {
         let verdict = match (&r.rolled_back, &r.verdict) {
             (Some(why), _) => format!("rolled back: {}", cell(why)),
             (None, Some(v)) => {
-                format!("{}{}", v.outcome.label(), if r.accepted { ", accepted" } else { "" })
+                format!("{}{}", v.label(), if r.accepted { ", accepted" } else { "" })
             }
             (None, None) => String::new(),
         };

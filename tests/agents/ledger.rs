@@ -108,7 +108,7 @@ fn only_the_plan_that_was_spoken_of_is_held_against_its_author() {
     state.claims[0].plan[1].1 = Action::Prune { ratio: 0.25, kept: vec![] };
     assert_eq!((only(&state).expected, only(&state).whole), (None, false));
     let words = state.standing_words(&agent("m")).expect("words");
-    assert_eq!(words, "1 round judged, 0 built as proposed, of which 0 met the budget");
+    assert_eq!(words, "1 round judged, 0 built as proposed");
 }
 
 #[test]
@@ -146,6 +146,12 @@ fn a_record_falls_with_every_empty_promise_and_reaches_prompt_critic_and_enginee
         words,
         "4 rounds judged, too hopeful by 2.42 points, expected what was measured, within its interval, in 3 of 4, 3 met the budget"
     );
+    // Where nothing was asked, nothing was met.
+    let free = |rounds, unbounded, met| Standings { rounds, whole: 3, unbounded, met, ..Standings::default() };
+    let metric = state.metric();
+    assert_eq!(free(3, 3, 0).words(&metric), "3 rounds judged");
+    assert_eq!(free(3, 1, 2).words(&metric), "3 rounds judged, 2 met the budget, 1 had none");
+    assert_eq!(free(4, 3, 0).words(&metric), "4 rounds judged, 3 built as proposed");
     let role = crate::role("pruning");
     assert!(context::standing(&state, role, "hope").contains(&format!("Your record: {words}.")));
     assert!(!context::standing(&state, role, "other").contains("Your record"));

@@ -336,7 +336,7 @@ pub fn utterances() -> Vec<Utterance> {
         prompt: format!("You are the {role} agent of paring.\nPropose only what the tables support."),
         tokens,
         seconds: tokens as f64 / 38.0,
-        interrupted: false,
+        ..Utterance::default()
     };
     vec![
         say(
