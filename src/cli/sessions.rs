@@ -28,6 +28,9 @@ fn waiting(what: &str) -> impl FnMut(Duration) + '_ {
 
 /// Opens a session, or attaches to it if it was opened before with the same model and data.
 pub fn open(spec: OpenSpec, name: Option<&str>, detach: bool, settings: Settings) -> anyhow::Result<Exit> {
+    if !detach {
+        seen()?;
+    }
     let place = Place::named(&name.map_or_else(|| spec.suggested_name(), str::to_owned))?;
     let known = lifecycle::is_opened(&place) || lifecycle::is_running(&place);
     if known {
@@ -99,12 +102,18 @@ fn named(name: &str) -> anyhow::Result<Place> {
     Ok(place)
 }
 
-fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
+/// Whether there is a terminal to show a session on.
+fn seen() -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() {
         bail!(
             "standard output is not a terminal; hint: `--detach` opens without a screen, `paring run` works without one"
         );
     }
+    Ok(())
+}
+
+fn show(place: &Place, watch: bool, settings: Settings) -> anyhow::Result<Exit> {
+    seen()?;
     let runtime = runtime(2)?;
     let exit = runtime.block_on(async {
         let (client, messages) = lifecycle::attach(place, &client_name(), watch, waiting(&place.name)).await?;
@@ -147,7 +156,9 @@ fn client_name() -> String {
 }
 
 pub fn ls(json: bool) -> anyhow::Result<Exit> {
-    let all: Vec<lifecycle::Listed> = Place::all()?.iter().map(lifecycle::list).collect();
+    let mut all: Vec<lifecycle::Listed> = Place::all()?.iter().map(lifecycle::list).collect();
+    // What could not be opened left a folder with its host's log, and is no session.
+    all.retain(|s| s.running || s.changed_ms > 0 || s.error.is_some());
     if json {
         print_json(&all)?;
         return Ok(Exit::Done);

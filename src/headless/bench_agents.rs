@@ -246,12 +246,13 @@ fn spread(values: &[f64], digits: usize) -> String {
     if values.is_empty() {
         return "-".to_owned();
     }
-    // Not less than nothing, where it is nothing.
-    let mean = values.iter().sum::<f64>() / values.len() as f64 + 0.0;
+    // Nothing is not less than nothing.
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
     let (low, high) = values.iter().fold((f64::MAX, f64::MIN), |(a, b), &v| (a.min(v), b.max(v)));
-    match values.len() {
-        1 => format!("{mean:.digits$}"),
-        _ => format!("{mean:.digits$} [{low:.digits$}, {high:.digits$}]"),
+    let [mean, low, high] = [mean, low, high].map(|v| format!("{:.digits$}", v + 0.0));
+    match low == high {
+        true => mean,
+        false => format!("{mean} [{low}, {high}]"),
     }
 }
 

@@ -14,6 +14,28 @@ fn nearest_code(x: f32) -> u8 {
     CODES.windows(2).take_while(|two| x + x >= f32::from(two[0]) + f32::from(two[1])).count() as u8
 }
 
+/// From each code's value to the next: twice the place between them, and how far it is.
+const UP: [(f32, f32); 15] = {
+    let (mut out, mut i) = ([(0.0, 0.0); 15], 0);
+    while i < 15 {
+        let (low, high) = (CODES[i] as f32, CODES[i + 1] as f32);
+        out[i] = (low + high, high - low);
+        i += 1;
+    }
+    out
+};
+
+/// The values of the nearest codes, as [`nearest_code`] finds them: side by side and without branches, since a search for a scale asks a
+/// dozen times for each weight. Sums of whole numbers are exact.
+fn nearest_values(x: &[f32; 32], inverse: f32) -> [f32; 32] {
+    let twice = x.map(|x| inverse * x + inverse * x);
+    let mut values = [f32::from(CODES[0]); 32];
+    for (edge, step) in UP {
+        values.iter_mut().zip(&twice).for_each(|(v, x)| *v += if *x >= edge { step } else { 0.0 });
+    }
+    values
+}
+
 /// What each of 32 values counts: its square, or by importance and the values around it.
 fn counts(x: &[f32], importance: Option<&[f32]>, sigma2: f32) -> [f32; 32] {
     match importance {
@@ -33,11 +55,10 @@ fn scale(x: &[f32], weights: &[f32; 32]) -> f32 {
     if max.abs() < NOTHING {
         return 0.0;
     }
+    let x: &[f32; 32] = &std::array::from_fn(|i| x[i]);
     let sums = |inverse: f32| {
-        x.iter().zip(weights).fold((0f32, 0f32), |(qx, q2), (x, w)| {
-            let q = f32::from(CODES[usize::from(nearest_code(inverse * x))]);
-            (qx + w * q * x, q2 + w * q * q)
-        })
+        let values = nearest_values(x, inverse);
+        (x.iter().zip(weights).zip(values)).fold((0f32, 0f32), |(qx, q2), ((x, w), q)| (qx + w * q * x, q2 + w * q * q))
     };
     let first = f32::from(CODES[0]);
     let (qx, q2) = sums(1.0 / (-max / first));
@@ -80,4 +101,23 @@ pub(super) fn iq4_xs(x: &[f32], importance: Option<&[f32]>, b: &mut [u8]) {
         high |= u16::from(l >> 4) << (2 * j);
     }
     b[2..4].copy_from_slice(&high.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_side_by_side_are_those_of_the_nearest_codes() {
+        let edges = UP.map(|(edge, _)| edge / 2.0);
+        let odd = [0.0, -0.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-30, 127.0, -127.0, 113.5];
+        let some: Vec<f32> = edges.iter().flat_map(|e| [*e, e.next_up(), e.next_down()]).chain(odd).collect();
+        for inverse in [1.0, -1.0, 0.37, 0.0, f32::INFINITY] {
+            for part in some.chunks(32) {
+                let x: [f32; 32] = std::array::from_fn(|i| part.get(i).copied().unwrap_or(3.0));
+                let want = x.map(|x| f32::from(CODES[usize::from(nearest_code(inverse * x))]));
+                assert_eq!(nearest_values(&x, inverse), want, "{inverse}");
+            }
+        }
+    }
 }
