@@ -26,7 +26,7 @@ const WORTH: usize = 16;
 /// Items that run at once.
 pub(super) struct Batch {
     pub x: Tensor,
-    logits: Tensor,
+    pub logits: Tensor,
     y: Targets,
 }
 
@@ -261,8 +261,12 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How many of an item's rows are asked: one in so many. Inputs of floats have no length that could be another.
+/// How many of an item's rows are asked: one in so many. Inputs of floats have no length that could be another; and where the untouched model
+/// has layers that round their inputs by the rows that come along, fewer rows would be another model.
 fn every(model: &Model, task: &dyn Task) -> usize {
+    if model.precision.nodes.values().any(|p| p.int8_products()) {
+        return 1;
+    }
     let tokens = model.graph.input().and_then(|(_, input)| input.dims.first()).copied();
     match (model.graph.is_language_model(), tokens) {
         (true, Some(Dim::Fixed(n))) if n >= WORTH * task.every() => task.every(),
