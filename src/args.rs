@@ -577,6 +577,9 @@ pub struct Run {
     /// to be by the original's answers (distill).
     #[arg(long, value_name = "LENGTH [OBJECTIVE]")]
     pub heal: Option<String>,
+    /// Evaluate what was made only until it is clear whether the budget's drop is kept, on items drawn at random.
+    #[arg(long, requires = "budget")]
+    pub until_clear: bool,
     #[command(flatten)]
     pub rank: Rank,
     /// How the ranges of int8-static layers are chosen: minmax, percentile:99.99, entropy or mse.

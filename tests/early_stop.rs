@@ -6,7 +6,7 @@ mod common;
 use common::program::{Rig, fixture};
 use paring::data::synthetic::{self, Split};
 use paring::data::{ClassedOptions, Dataset, classed};
-use paring::eval::{Early, EvalError, Scored, Until, evaluate, until_clear};
+use paring::eval::{Early, EvalError, Scored, Until, drawn_until_clear, evaluate, until_clear};
 use paring::exec::{Cancel, CompileOptions, Plan};
 use paring::headless::setup::sparse;
 use paring::host::compute::load_model;
@@ -77,6 +77,62 @@ fn images_are_drawn_until_it_is_clear() {
     let all = held(&model, &model, &synthetic::dataset(Split::Eval, 40), 64, 0.0);
     assert_eq!((all.verdict, all.test.seen(), all.test.counted()), (Clear::Held, 40, true));
     assert_eq!(all.test.range(), (0.0, 0.0));
+}
+
+#[test]
+fn of_one_model_the_drawn_items_score_as_in_a_whole_pass() {
+    let data = synthetic::dataset(Split::Eval, 1200);
+    let model = demo();
+    let prep = &model.info.preprocess;
+    let cancel = Cancel::default();
+    let whole = |plan: &Plan, data: &Dataset| evaluate(plan, data, prep, 64, &cancel, &mut |_, _| ()).unwrap();
+    let right = whole(&plan(&model), &data).correct();
+    for (percent, allowed, verdict) in [("90%", 5.0, Clear::Missed), ("1%", 8.0, Clear::Held)] {
+        let cut = plan(&sparse(model.clone(), percent).unwrap());
+        let until = Until { allowed, alpha: ALPHA, seed: 3 };
+        let drawn = drawn_until_clear((&cut, &right), &data, prep, 64, &until, &cancel, &mut |_, _| ()).unwrap();
+        assert_eq!(drawn.test.clear(), Some(verdict));
+        let n = drawn.items.len();
+        assert!((256..1200).contains(&n) && drawn.items.is_sorted(), "{n} items");
+        let all = whole(&cut, &data);
+        let of: Vec<(f32, u16)> = drawn.items.iter().map(|&i| (all.scores[i], all.predictions[i])).collect();
+        let scored = &drawn.scored;
+        assert_eq!(scored.scores.iter().copied().zip(scored.predictions.iter().copied()).collect::<Vec<_>>(), of);
+        // In the order of the lot, whatever the batches.
+        let mut lot: Vec<usize> = (0..data.len()).collect();
+        lot.shuffle(&mut ChaCha8Rng::seed_from_u64(3));
+        let mut test = Sequential::of_many(allowed, ALPHA);
+        lot[..n].iter().for_each(|&i| {
+            test.push(right[i], all.scores[i] > 0.5);
+        });
+        assert_eq!(test, drawn.test);
+    }
+    // Of few items nothing becomes clear about all such items, and all are run.
+    let few = data.take(40);
+    let right = whole(&plan(&model), &few).correct();
+    let until = Until { allowed: 1.0, alpha: ALPHA, seed: 3 };
+    let same = plan(&model);
+    let drawn = drawn_until_clear((&same, &right), &few, prep, 64, &until, &cancel, &mut |_, _| ()).unwrap();
+    assert_eq!((drawn.items.len(), drawn.test.clear()), (40, None));
+}
+
+#[test]
+fn a_round_ends_when_it_is_clear_whether_it_keeps_its_floor() {
+    let rig = Rig::new();
+    let out = rig.path("out");
+    let on = ["run", "demo:cnn", "--data", "synthetic:eval", "--calib", "synthetic:calib", "--device", "cpu"];
+    let run = [&on[..], &["--limit", "1500", "--calib-limit", "200", "--batch", "2", "--out", &out]].concat();
+    let early = ["--budget", "macs=0.95,drop=20", "--until-clear", "--json"];
+    let told: serde_json::Value = serde_json::from_str(&rig.run(&[&run[..], &early].concat()).1).expect("a report");
+    let (last, round) = (&told["final"], &told["rounds"][0]["verdict"]);
+    let n = last["n"].as_u64().expect("a number");
+    assert!((256..1500).contains(&n), "{last}");
+    assert_eq!((last["part"]["of"].as_u64(), last["part"]["level"].as_f64()), (Some(1500), Some(0.995)));
+    let drop = round["lines"].as_array().expect("lines").iter().find(|l| l["name"] == "drop").expect("a line");
+    assert!(drop["outcome"] == "accept" && drop["range"][1].as_f64().expect("a range") <= 20.0, "{drop}");
+    // As it is told to people.
+    let (_, said, _) = rig.paring(&["log", &format!("{out}/session")]);
+    assert!(said.contains(&format!("clear after {n} of 1500 at 99.5 %")), "{said}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub fn blinded(state: &State) -> State {
         budget: _,
         heal: _,
         healing: _,
+        until_clear: _,
         round: _,
         phase: _,
         rounds,
@@ -28,6 +29,7 @@ pub fn blinded(state: &State) -> State {
         // Said by agents, and planned from what is told here.
         claims: _,
         rivals: _,
+        plans: _,
         // Measured on evaluation data.
         records,
         notes: _,

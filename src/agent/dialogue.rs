@@ -24,6 +24,8 @@ pub enum DialogueInput {
     /// The endpoint is reachable as far as known, and this model will be asked.
     Connected {
         model: String,
+        /// Models of roles that have their own.
+        others: BTreeMap<&'static str, String>,
     },
     /// No endpoint is set.
     NoEndpoint,
@@ -166,6 +168,8 @@ const HALVINGS: u32 = 3;
 pub struct Dialogue {
     input: AgentInput,
     model: String,
+    /// Of roles that have their own.
+    models: BTreeMap<&'static str, String>,
     room: usize,
     /// Characters of context in the newest prompt, which may be far fewer than there was room for.
     used: usize,
@@ -180,10 +184,12 @@ pub struct Dialogue {
     planner_spoke: bool,
     /// Why the planner has to stand in, for the transcript.
     because: String,
-    /// The server refused tools.
-    no_tools: bool,
+    /// Models whose server refused tools.
+    no_tools: Vec<String>,
     /// Plans that were tried for the roles.
     rehearsed: usize,
+    /// Questions that were put to the engineer.
+    questions: usize,
     /// What the model has proposed.
     proposed: Vec<(Target, Action)>,
     outcome: Outcome,
@@ -198,6 +204,7 @@ impl Dialogue {
             room: input.room,
             input,
             model: String::new(),
+            models: BTreeMap::new(),
             used: 0,
             halvings: 0,
             step: Stage::Idle,
@@ -205,8 +212,9 @@ impl Dialogue {
             planner: None,
             planner_spoke: false,
             because: String::new(),
-            no_tools: false,
+            no_tools: Vec::new(),
             rehearsed: 0,
+            questions: 0,
             proposed: Vec::new(),
             outcome: Outcome::default(),
             out: Vec::new(),
@@ -221,8 +229,9 @@ impl Dialogue {
                 self.step = Stage::Connecting;
                 self.out.push(Effect::Connect);
             }
-            (Stage::Connecting, DialogueInput::Connected { model }) => {
+            (Stage::Connecting, DialogueInput::Connected { model, others }) => {
                 self.model = clean::line(&model, 120);
+                self.models = others.into_iter().map(|(role, model)| (role, clean::line(&model, 120))).collect();
                 self.next();
             }
             (Stage::Connecting, DialogueInput::NoEndpoint) => {
@@ -290,10 +299,20 @@ impl Dialogue {
         }
     }
 
+    /// The model that answers for a role.
+    fn model_of(&self, role: &Role) -> &str {
+        self.models.get(role.name).unwrap_or(&self.model)
+    }
+
     fn ask(&mut self, role: &'static Role) {
+        if self.input.planned.contains(&role.name) {
+            self.because = "you have the planner answer for it".into();
+            return if role.proposes() { self.ask_planner(vec![role]) } else { self.next() };
+        }
         let state = &self.input.state;
         let mut facts = context::context(state, role, self.room);
-        facts.push_str(&context::standing(state, role, &self.model));
+        facts.push_str(&context::standing(state, role, self.model_of(role)));
+        facts.push_str(&self.input.news);
         self.used = facts.chars().count();
         let critique = critic::compare(state, state.round).map(|c| c.to_string()).unwrap_or_default();
         let told = |r: &Role| (r.name, self.told.get(r.name).map_or("", String::as_str));
@@ -309,7 +328,8 @@ impl Dialogue {
     }
 
     fn begin(&mut self, turn: Turn) {
-        self.out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model: self.model.clone() }));
+        let model = self.model_of(turn.role).to_owned();
+        self.out.push(Effect::Feed(Feed::Turn { role: turn.role.name.into(), model }));
         self.put(turn);
     }
 
@@ -334,7 +354,7 @@ impl Dialogue {
                 utterance: Box::new(Utterance {
                     round: self.input.state.round,
                     role: role.clone(),
-                    model: self.model.clone(),
+                    model: self.model_of(turn.role).to_owned(),
                     reasoning,
                     text,
                     prompt: prompt.trim_end().to_owned(),
@@ -450,7 +470,7 @@ impl Dialogue {
         if checked.drafts.is_empty() {
             self.say(role.name, "proposes no change");
         } else {
-            let author = Author::Agent { role: role.name.into(), model: self.model.clone() };
+            let author = Author::Agent { role: role.name.into(), model: self.model_of(role).to_owned() };
             let round = self.input.state.round;
             for d in &checked.drafts {
                 self.proposed.retain(|(target, _)| *target != d.target);
@@ -496,8 +516,8 @@ impl Dialogue {
 
     fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64) {
         let role = turn.role;
-        if matches!(error, LlmError::NoTools { .. }) && !self.no_tools {
-            self.no_tools = true;
+        if matches!(error, LlmError::NoTools { .. }) && !self.toolless(role) {
+            self.no_tools.push(self.model_of(role).to_owned());
             self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));
             return match turn.repairing {
                 // What stood after the first answer stands: the question of the correction has calls in it.

@@ -48,6 +48,12 @@ impl Endpoint {
         Some(endpoint.trusting(&user.llm_trusted))
     }
 
+    /// Beside the usual one, whose key it has only where it is at the same origin: what was given for one server is nobody else's.
+    pub fn beside(self, usual: Option<&Endpoint>) -> Endpoint {
+        let same = usual.is_some_and(|u| Origin::of(&u.base_url) == Origin::of(&self.base_url));
+        if same { self } else { Endpoint { api_key: String::new(), ..self } }
+    }
+
     /// The endpoint, for a user who trusts these origins.
     pub fn trusting(self, trusted: &[Origin]) -> Endpoint {
         let in_the_clear = Origin::of(&self.base_url).is_some_and(|o| trusted.contains(&o));

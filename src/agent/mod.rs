@@ -41,6 +41,7 @@ use crate::plan::Decision;
 use crate::quant::Precision;
 use crate::session::{Ask, Event, Feed, Looks, State};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tools::Tool;
 
@@ -62,6 +63,14 @@ pub struct AgentInput {
     pub room: usize,
     /// How much roles may look up.
     pub looks: Looks,
+    /// Whether somebody is there who may answer a question.
+    pub asks: bool,
+    /// What is told besides the facts: what came of the plan before.
+    pub news: String,
+    /// Roles that are asked elsewhere than the others; one whose address is none is asked where they are.
+    pub others: BTreeMap<&'static str, Endpoint>,
+    /// Roles that the planner answers for.
+    pub planned: Vec<&'static str>,
 }
 
 impl AgentInput {
@@ -69,7 +78,8 @@ impl AgentInput {
     pub fn new(task: Ask, state: Arc<State>, stand_in: StandIn) -> AgentInput {
         let (prompts, refused) = (Prompts::default(), Vec::new());
         let (room, looks) = (context::DEFAULT_ROOM, Looks::default());
-        AgentInput { task, state, stand_in, prompts, refused, room, looks }
+        let (asks, news, others, planned) = (false, String::new(), BTreeMap::new(), Vec::new());
+        AgentInput { task, state, stand_in, prompts, refused, room, looks, asks, news, others, planned }
     }
 }
 
@@ -83,7 +93,7 @@ pub trait Listener {
     /// where it stands in.
     fn event(&mut self, event: Event) -> impl Future<Output = ()>;
 
-    /// What a role wants to know: a tool that looks or rehearses, with arguments that are not checked yet.
+    /// What a role wants to know: a tool that looks, rehearses or asks the engineer, with arguments that are not checked yet.
     fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> impl Future<Output = Result<Value, String>>;
 }
 

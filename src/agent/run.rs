@@ -2,9 +2,9 @@
 
 use super::dialogue::{Dialogue, DialogueInput, Effect};
 use super::tools::{self, Tool};
-use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts};
+use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts, notice};
 use crate::session::Feed;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,9 +18,9 @@ pub async fn run(
     to: &mut impl Listener,
     cancel: &CancellationToken,
 ) -> Outcome {
-    let stand_in = input.stand_in.clone();
+    let (stand_in, others) = (input.stand_in.clone(), input.others.clone());
     let mut dialogue = Dialogue::new(input);
-    let mut line = Line { endpoint, timeouts, chat: None, model: String::new() };
+    let mut line = Line { endpoint, others, timeouts, chat: None, chats: BTreeMap::new() };
     let mut effects: VecDeque<Effect> = dialogue.handle(DialogueInput::Start).into();
     while let Some(effect) = effects.pop_front() {
         let began = Instant::now();
@@ -70,9 +70,11 @@ pub async fn run(
 /// The connection, once there is one.
 struct Line {
     endpoint: Option<Endpoint>,
+    /// Where roles are asked that are not asked there.
+    others: BTreeMap<&'static str, Endpoint>,
     timeouts: Timeouts,
     chat: Option<Chat>,
-    model: String,
+    chats: BTreeMap<&'static str, Chat>,
 }
 
 impl Line {
@@ -88,12 +90,13 @@ impl Line {
             Effect::Connect => match &self.endpoint {
                 None => DialogueInput::NoEndpoint,
                 Some(endpoint) => match self.connect(&endpoint.clone(), on).await {
-                    Ok(()) => DialogueInput::Connected { model: self.model.clone() },
+                    Ok((model, others)) => DialogueInput::Connected { model, others },
                     Err(e) => failed(e),
                 },
             },
             Effect::Ask { role, messages, tools } => {
-                let Some(chat) = &mut self.chat else { return DialogueInput::NoEndpoint };
+                let chat = self.chats.get_mut(role).or(self.chat.as_mut());
+                let Some(chat) = chat else { return DialogueInput::NoEndpoint };
                 let tools: Vec<&Tool> = tools.into_iter().filter_map(tools::find).collect();
                 match chat.ask(role, &messages, &tools, on).await {
                     Ok(reply) => DialogueInput::Replied { reply, seconds: began.elapsed().as_secs_f64() },
@@ -109,10 +112,36 @@ impl Line {
         }
     }
 
-    async fn connect(&mut self, endpoint: &Endpoint, on: &mut impl AsyncFnMut(Feed)) -> Result<(), LlmError> {
-        let mut chat = Chat::open(endpoint, self.timeouts)?;
-        self.model = chat.model(on).await?;
+    /// Models by role where they have their own, besides the usual one.
+    async fn connect(
+        &mut self,
+        endpoint: &Endpoint,
+        on: &mut impl AsyncFnMut(Feed),
+    ) -> Result<(String, BTreeMap<&'static str, String>), LlmError> {
+        let (chat, model) = open(endpoint, self.timeouts, on).await?;
         self.chat = Some(chat);
-        Ok(())
+        let mut models = BTreeMap::new();
+        for (role, own) in self.others.clone() {
+            match open(&own, self.timeouts, on).await {
+                Ok((chat, model)) => {
+                    self.chats.insert(role, chat);
+                    models.insert(role, model);
+                }
+                Err(e) => {
+                    on(notice(role, &format!("its own model cannot be asked, {model} answers for it: {e}"))).await
+                }
+            }
+        }
+        Ok((model, models))
     }
+}
+
+async fn open(
+    endpoint: &Endpoint,
+    timeouts: Timeouts,
+    on: &mut impl AsyncFnMut(Feed),
+) -> Result<(Chat, String), LlmError> {
+    let mut chat = Chat::open(endpoint, timeouts)?;
+    let model = chat.model(on).await?;
+    Ok((chat, model))
 }

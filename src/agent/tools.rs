@@ -15,6 +15,9 @@ use super::blinded;
 use crate::session::State;
 use serde_json::{Map, Value, json};
 
+/// Says of a rehearsal's answer that the plan had been tried before.
+pub const KNOWN: &str = "tried_before";
+
 /// What becomes of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Does {

@@ -137,6 +137,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
                 agents,
                 complete: r.complete,
                 search: r.search,
+                until_clear: r.until_clear,
             };
             headless::run::run(complete(spec)?, &wanted, r.json)
         }
@@ -262,6 +263,7 @@ fn set(spec: OpenSpec, settings: &Settings) -> OpenSpec {
         calibration: settings.calibration,
         llm_url: settings.llm_url.clone(),
         llm_model: settings.llm_model.clone(),
+        llm_roles: settings.llm_roles.clone(),
         looks: settings.looks,
         ..spec
     }
@@ -272,6 +274,12 @@ fn complete(mut spec: OpenSpec) -> Result<OpenSpec> {
     let demo = headless::setup::is_demo(&spec.how.model);
     if spec.data.is_empty() {
         if !demo {
+            // A word that is no file is meant for one that is bundled.
+            let word = spec.how.model.as_str();
+            let bundled = ["demo", "cnn", "vit", "lm"].contains(&word) && !std::path::Path::new(word).exists();
+            if bundled {
+                bail!(UsageError(format!("no file `{word}`; hint: bundled are demo:vit, demo:cnn and demo:lm")));
+            }
             bail!(UsageError(headless::setup::NO_DATA.to_owned()));
         }
         spec.data = "synthetic:eval".to_owned();

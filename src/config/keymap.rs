@@ -162,12 +162,18 @@ acts! {
         Note "note" ["m"] "note…" "a note to the agents; goes into the next prompt";
         Undo "undo" ["u"] "undo" "undo the newest review action";
         Redo "redo" ["U"] "redo" "redo it";
+        Fork "fork" ["F"] "keep plan…" "keep the plan that is shown under a name, to hold others against it";
+        NextPlan "next-plan" [">"] "other plan" "hold the plan against the next one: the planner's, those kept, those of rounds";
+        TakeRow "take-row" ["<"] "take row" "of two plans: take what the other has in this row, for you to approve";
+        TakeBlock "take-block" [","] "take block" "the same in all rows of its block";
+        TakeAll "take-all" ["*"] "take all" "the same in all rows where they differ";
     }
     "Session" {
         Profile "profile" ["P"] "profile" "measure every layer again, and the original that factors refer to";
         Measure "measure" ["M"] "measure row" "measure this row again; where a figure has a ?, do";
         Sense "sense" ["W"] "sensitivity" "measure what pruning each group would cost";
         Propose "propose" ["r"] "reason" "ask the agents, or the planner when no endpoint is set, to propose";
+        Mode "mode" ["I"] "mode" "agents propose once, or rehearse and propose again by themselves until they have a question, and back";
         ProposePlanner "propose-planner" ["L"] "planner" "ask the built-in planner to propose";
         Bisect "bisect" ["b"] "worst" "find the decision that costs most: the plan is tried without halves of it";
         Run "run" ["R"] "run" "compress with all approved decisions, then evaluate";
@@ -186,6 +192,8 @@ acts! {
         View4 "view-timeline" ["4"] "timeline" "timeline: every event, with undo";
         View5 "view-report" ["5"] "report" "report: the session as Markdown";
         View6 "view-control" ["6"] "controller" "controller: levels of a language model, and who chooses one for every token";
+        View7 "view-plans" ["7", "="] "plans" "plans: what is shown beside the planner's, a kept plan or an earlier round";
+        View8 "view-row" ["8", "D"] "row" "all that is known of this row: its group at every width, its precisions, its place, what was decided";
         Follow "follow" ["f"] "follow" "follow the stream, or stop following";
         Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
         Command "command" [":"] "command" "command line";

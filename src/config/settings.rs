@@ -16,7 +16,7 @@ use crate::exec::device::MOST_THREADS;
 use crate::files;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
-use crate::session::{Looks, MOST_LOOKS};
+use crate::session::{Answers, Looks, MOST_LOOKS, MOST_TURNS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,8 @@ pub struct Settings {
     pub mac_convention: MacConvention,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
+    /// Roles that another model at the endpoint answers, or the planner.
+    pub llm_roles: BTreeMap<String, Answers>,
     /// Origins that the user named for good: a project file may name them too, and plain http may go there.
     pub llm_trusted: Vec<Origin>,
     /// How much agents may look up.
@@ -69,6 +71,7 @@ impl Default for Settings {
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
             llm_model: None,
+            llm_roles: BTreeMap::new(),
             llm_trusted: Vec::new(),
             looks: Looks::default(),
             device: "auto".into(),
@@ -104,17 +107,22 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
     ("llm.model", Some("PARING_LLM_MODEL")), // the endpoint's model name
+    ("llm.roles.analysis", None),           // another model of that endpoint for one role, or "planner"
+    ("llm.roles.pruning", None),
+    ("llm.roles.quantization", None),
+    ("llm.roles.evaluation", None),
     ("llm.trusted", Some("PARING_LLM_TRUSTED")), // origins that ./paring.toml may name and plain http may go to
-    ("llm.calls", Some("PARING_LLM_CALLS")), // what a role may look up in one turn; 0: nothing
+    ("llm.calls", Some("PARING_LLM_CALLS")),     // what a role may look up in one turn; 0: nothing
+    ("llm.turns", Some("PARING_LLM_TURNS")),     // how often agents are asked by themselves
     ("llm.rehearsals", Some("PARING_LLM_REHEARSALS")), // plans that agents may have tried in one proposal
-    ("session.device", Some("PARING_DEVICE")), // auto, cpu or cuda:N
-    ("session.tf32", Some("PARING_TF32")),  // true: f32 products on a GPU may round to TF32
+    ("session.device", Some("PARING_DEVICE")),   // auto, cpu or cuda:N
+    ("session.tf32", Some("PARING_TF32")),       // true: f32 products on a GPU may round to TF32
     ("session.threads", Some("PARING_THREADS")), // compute threads; 0: all cores
-    ("session.batch", None),                // of latency measurements; 0: chosen by model
+    ("session.batch", None),                     // of latency measurements; 0: chosen by model
     ("session.patience", Some("PARING_PATIENCE")), // 0.1 for a quick look, 3 for a busy machine
-    ("session.seed", None),                 // of every random choice
-    ("session.calibration", None),          // static int8 ranges: minmax, percentile:99.99, entropy or mse
-    ("session.budget", Some("PARING_BUDGET")), // such as "latency=0.6,drop=0.5"
+    ("session.seed", None),                      // of every random choice
+    ("session.calibration", None),               // static int8 ranges: minmax, percentile:99.99, entropy or mse
+    ("session.budget", Some("PARING_BUDGET")),   // such as "latency=0.6,drop=0.5"
 ];
 
 /// Sort columns by their setting's name.
@@ -382,6 +390,13 @@ impl Layers {
                 s.llm_url = Some(url);
             }
             "llm.model" => s.llm_model = Some(string()?),
+            role if role.strip_prefix("llm.roles.").is_some() => {
+                let by = match string()?.as_str() {
+                    "planner" => Answers::Planner,
+                    model => Answers::Model { model: model.to_owned(), base_url: None },
+                };
+                s.llm_roles.insert(role["llm.roles.".len()..].to_owned(), by);
+            }
             "llm.trusted" => {
                 let words: Option<Vec<&str>> = match value {
                     toml::Value::String(s) => Some(s.split(',').collect()),
@@ -394,6 +409,7 @@ impl Layers {
             }
             "llm.calls" => s.looks.calls = count(MOST_LOOKS as i64)?,
             "llm.rehearsals" => s.looks.rehearsals = count(MOST_LOOKS as i64)?,
+            "llm.turns" => s.looks.turns = count(MOST_TURNS as i64)?.max(1),
             "session.device" => {
                 let d = string()?;
                 let cuda = d.strip_prefix("cuda:").is_some_and(|n| n.parse::<u16>().is_ok());

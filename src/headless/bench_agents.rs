@@ -234,7 +234,7 @@ fn read(row: &mut Row, report: &Value, state: &State) {
     row.tokens = said().map(|u| u.tokens).sum();
     row.asked = said().map(|u| u.asked).sum();
     row.refused = said().map(|u| u.refused).sum();
-    row.model_seconds = said().map(|u| u.seconds).sum();
+    row.model_seconds = said().map(|u| u.seconds).sum::<f64>() + 0.0; // the sum of none is -0
     row.looked = said().flat_map(|u| u.reasoning.lines()).filter(|l| l.starts_with("→ ")).count();
     // A second answer of a role in a row is its correction.
     let roles: Vec<(u32, &str)> = said().map(|u| (u.round, u.role.as_str())).collect();

@@ -12,7 +12,10 @@ fn figures(e: &Evaluation, base: Option<&Evaluation>) -> Value {
     let macs = |e: &Evaluation| e.macs.get(MacConvention::default()) as f64;
     let over = |a: f64, b: f64| if b > 0.0 { Some(a / b) } else { None };
     json!({
-        "n": e.metrics.n, "score": e.metrics.score, "loss": e.metrics.loss,
+        "n": e.metrics.n,
+        // Where it was clear before all items had been looked at whether `drop` is kept: how many there are, and how sure that is.
+        "part": e.part.map(|p| json!({ "of": p.of, "level": p.level })),
+        "score": e.metrics.score, "loss": e.metrics.loss,
         "correct": e.metrics.correct(), "top1": e.metrics.correct().map(|_| e.metrics.score),
         "top5": e.metrics.other("top-5"), "per_class": e.metrics.per_class(),
         // Null where the device had no memory to measure it with.
@@ -129,6 +132,9 @@ pub fn summary(state: &State) -> String {
     row(&metric.title(), &|e| format!("{:.*}", metric.digits, metric.value(e.metrics.score)));
     if evaluations.iter().any(|e| e.metrics.correct().is_some()) {
         row("correct", &|e| format!("{}/{}", e.metrics.correct().unwrap_or_default(), e.metrics.n));
+    }
+    if evaluations.iter().any(|e| e.part.is_some()) {
+        row("clear after", &|e| e.part.map_or("-".to_owned(), |p| format!("{} of {}", e.metrics.n, p.of)));
     }
     if evaluations.iter().any(|e| e.divergence.is_some()) {
         row("KL nats", &|e| e.divergence.map_or("-".to_owned(), |d| format!("{:.5}", d.kl.value)));

@@ -35,6 +35,8 @@ pub struct Wanted {
     pub factors: Option<Rank>,
     /// Train what was made before it is judged.
     pub heal: Option<Heal>,
+    /// Evaluate it only until it is clear whether the budget's `drop` is kept.
+    pub until_clear: bool,
     /// Agents propose instead of the planner.
     pub agents: bool,
     /// The planner proposes what agents' decisions leave missing of the budget.
@@ -163,6 +165,9 @@ impl Driver {
         if wanted.heal.is_some() {
             self.act(Command::Heal { heal: wanted.heal }).await?;
         }
+        if wanted.until_clear {
+            self.act(Command::UntilClear { on: true }).await?;
+        }
         let budget = self.state.budget;
         let told = wanted.precision.is_some() || wanted.sparsity.is_some() || wanted.factors.is_some();
         let pruning = budget != Budget::default() || !told;
@@ -208,9 +213,8 @@ impl Driver {
                 break;
             }
             self.run_round().await?;
-            let lost = |v: &Verdict| {
-                v.lines.iter().any(|l| ["drop", "kl"].contains(&l.name.as_str()) && l.outcome == Outcome::Reject)
-            };
+            let lost =
+                |v: &Verdict| v.lines.iter().any(|l| Budget::is_quality(&l.name) && l.outcome == Outcome::Reject);
             // Another round can bring cost further down; accuracy that is lost it cannot bring back, and what was seen
             // on the evaluation data must not choose.
             if self.accepted() || self.verdict().is_some_and(lost) || round == wanted.rounds {

@@ -5,9 +5,12 @@ use super::desk::Desk;
 use super::jobs::{CONTROLLER, JobKind};
 use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, bare, same_cut};
-use crate::session::{Command, Event, Looks, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, State};
+use crate::session::{
+    Answers, Command, Event, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, Role, State,
+};
 
 mod outside;
+mod plans;
 
 pub use outside::rehearsable;
 
@@ -23,7 +26,13 @@ pub enum Then {
         base_url: Option<String>,
         model: Option<String>,
     },
+    Role {
+        role: &'static str,
+        by: Option<Answers>,
+    },
     Looks(Looks),
+    /// How often agents are asked.
+    Turns(usize),
     /// For whoever watches: a question that waits, or a line in passing.
     Say {
         waits: bool,
@@ -63,11 +72,16 @@ pub fn judge(
         Command::Control { target } => (target.is_some(), target.is_some()),
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
+        Command::Take { .. } => (false, true),
+        Command::Fork { .. } => (false, false),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
         Command::Heal { .. } => (false, true),
+        Command::UntilClear { .. } => (false, false),
+        Command::EvaluateAll => (true, false),
         Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } | Command::SetLooks { .. } => {
             (false, false)
         }
+        Command::SetTurns { .. } | Command::SetRole { .. } => (false, false),
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
         Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
@@ -97,6 +111,8 @@ pub fn judge(
         Command::Propose { by } => then(phase(Phase::Reason), Then::Start(JobKind::Propose(by))),
         Command::Edit { id, action } => Ok(Effect::events([edit(state, desk, id, &action)?])),
         Command::Decide { target, action } => decide(state, desk, target, action),
+        Command::Take { actions, from } => plans::take(state, desk, actions, &from),
+        Command::Fork { name } => plans::fork(state, &name),
         Command::Approve { ids } => approve(state, &ids),
         Command::Veto { ids, reason } => veto(state, &ids, &reason),
         Command::Reopen { ids } => reopen(state, &ids),
@@ -123,6 +139,23 @@ pub fn judge(
                 true => Ok(Effect::events([])),
                 false => Ok(Effect::events([Event::HealingSet { heal }])),
             }
+        }
+        Command::UntilClear { on } if on == state.until_clear => Ok(Effect::events([])),
+        Command::UntilClear { on } => {
+            if on && state.baseline().is_some_and(|b| b.metrics.classes.is_none()) {
+                return Err(
+                    "only of classifiers, whose answers are right or wrong, it can be clear early; hint: leave it off"
+                        .to_owned(),
+                );
+            }
+            Ok(Effect::events([Event::PatienceSet { until_clear: on }]))
+        }
+        Command::EvaluateAll => {
+            let part = state.round_at(state.round).and_then(|r| r.evaluation.as_ref()?.part);
+            if state.phase != Phase::Verdict || part.is_none() {
+                return Err("no round waits that was evaluated in part; hint: `:until-clear on`, then run".to_owned());
+            }
+            then(Vec::new(), Then::Start(JobKind::EvaluateAll))
         }
         Command::Constrain { constraint } => constrain(state, constraint),
         Command::Unconstrain { target } => unconstrain(state, target),
@@ -185,7 +218,12 @@ pub fn judge(
             let set = |s: Option<String>| s.map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
             then(Vec::new(), Then::Llm { base_url: set(base_url), model: set(model) })
         }
+        Command::SetRole { role, by } => then(Vec::new(), Then::Role { role: Role::called(&role)?.name, by }),
         Command::SetLooks { looks } => then(Vec::new(), Then::Looks(looks)),
+        Command::SetTurns { turns } if !(1..=MOST_TURNS).contains(&turns) => {
+            Err(format!("{turns} turns are none; hint: 1 to propose once, {MOST_TURNS} at most"))
+        }
+        Command::SetTurns { turns } => then(Vec::new(), Then::Turns(turns)),
         Command::TakePen => then(Vec::new(), Then::TakePen),
         Command::Stop => then(Vec::new(), Then::Stop),
     }

@@ -14,7 +14,7 @@ use super::machine::Watch;
 use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
-use crate::session::{Command, Event, Feed, HostMsg, Journal, PROTOCOL, Phase, Progress, Record, Seq, State};
+use crate::session::{Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State};
 use crate::words::counted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -258,7 +258,7 @@ impl Core {
             outbox.push(HostMsg::Feed { feed: Feed::warn(text) });
         }
         if let at @ Some(_) = self.llm.words() {
-            outbox.push(HostMsg::Feed { feed: Feed::Agents { at } });
+            outbox.push(HostMsg::Feed { feed: Feed::Agents { at, turns: self.llm.looks.turns } });
         }
         for feed in self.job.iter().flat_map(Running::seen) {
             outbox.push(HostMsg::Feed { feed });
@@ -318,7 +318,7 @@ impl Core {
                 self.feed(Feed::Log { level: level.to_owned(), text });
             }
             Then::Looks(looks) => {
-                self.llm.looks = looks;
+                self.llm.looks = Looks { turns: self.llm.looks.turns, ..looks };
                 let text = match looks.calls {
                     0 => "agents look nothing up".to_owned(),
                     n => format!(
@@ -329,13 +329,38 @@ impl Core {
                 };
                 self.feed(Feed::Log { level: "info".to_owned(), text });
             }
+            Then::Role { role, by } => {
+                match by {
+                    Some(by) => drop(self.llm.roles.insert(role.to_owned(), by)),
+                    None => drop(self.llm.roles.remove(role)),
+                }
+                let at = self.llm.words();
+                let words =
+                    at.as_ref().map_or("the built-in planner proposes: `:llm` names an endpoint".to_owned(), |at| {
+                        format!("agents: {at}")
+                    });
+                self.feed(Feed::Log { level: "info".to_owned(), text: words });
+                self.feed(Feed::Agents { at, turns: self.llm.looks.turns });
+            }
+            Then::Turns(turns) => {
+                self.llm.looks.turns = turns;
+                let text = match turns {
+                    1 => "agents propose once, and wait for you".to_owned(),
+                    n => format!(
+                        "agents go on by themselves, up to {n} turns, until they have a question; nothing is approved"
+                    ),
+                };
+                self.feed(Feed::Log { level: "info".to_owned(), text });
+                self.feed(Feed::Agents { at: self.llm.words(), turns });
+            }
             Then::Llm { base_url, model } => {
-                self.llm = Llm { base_url, model, looks: self.llm.looks };
+                let (roles, looks) = (std::mem::take(&mut self.llm.roles), self.llm.looks);
+                self.llm = Llm { base_url, model, roles, looks };
                 let at = self.llm.words();
                 let words =
                     at.as_ref().map_or("the built-in planner proposes".to_owned(), |at| format!("agents: {at}"));
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
-                self.feed(Feed::Agents { at });
+                self.feed(Feed::Agents { at, turns: self.llm.looks.turns });
             }
             Then::Level(asked) => self.dial.ask(asked),
             Then::TakePen => {

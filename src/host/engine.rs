@@ -12,7 +12,7 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{
-    Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State, Utterance,
+    Answers, Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State, Utterance,
 };
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
@@ -38,6 +38,8 @@ pub struct Exported {
 pub struct Llm {
     pub base_url: Option<String>,
     pub model: Option<String>,
+    /// Roles that are answered by somebody else.
+    pub roles: BTreeMap<String, Answers>,
     pub looks: Looks,
 }
 
@@ -49,7 +51,14 @@ impl Llm {
         }
         let model = self.model.as_deref().unwrap_or("the endpoint's model");
         let url = self.base_url.as_deref().map_or("the endpoint from the environment".to_owned(), crate::mask::address);
-        Some(format!("{model} at {url}"))
+        let own = |(role, by): (&String, &Answers)| match by {
+            Answers::Planner => format!(", {role} by the planner"),
+            Answers::Model { model, base_url: None } => format!(", {role} by {model}"),
+            Answers::Model { model, base_url: Some(url) } => {
+                format!(", {role} by {model} at {}", crate::mask::address(url))
+            }
+        };
+        Some(format!("{model} at {url}{}", self.roles.iter().map(own).collect::<String>()))
     }
 }
 
@@ -140,9 +149,16 @@ pub trait Work: Engine {
         Err(JobError::Failed("nothing here is trained".to_owned()))
     }
 
-    /// Evaluates a compressed model against the baseline in `state`.
-    fn evaluate(&self, state: &State, round: u32, artifact: &str, job: &Job)
-    -> Result<(Evaluation, Verdict), JobError>;
+    /// Evaluates a compressed model against the baseline in `state`; `until_clear`: where the task allows it no longer than until it is clear
+    /// whether the budget's `drop` is kept.
+    fn evaluate(
+        &self,
+        state: &State,
+        round: u32,
+        artifact: &str,
+        until_clear: bool,
+        job: &Job,
+    ) -> Result<(Evaluation, Verdict), JobError>;
 }
 
 /// What stops a job: compute looks at the flag between batches, whoever waits is woken.

@@ -14,7 +14,8 @@ use crate::prune::{Group, GroupKind};
 use crate::quant::Precision;
 use crate::recover::{RepairStep, RepairUse};
 use crate::session::{
-    Built, Channel, Controlled, Evaluation, Event, Feed, LevelMade, LiveRow, Proposer, SessionCard, State, Utterance,
+    Built, Channel, Controlled, Evaluation, Event, Feed, LevelMade, LiveRow, Part, Proposer, SessionCard, State,
+    Utterance,
 };
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -277,9 +278,17 @@ impl Work for Fake {
         Ok(built(&format!("{}.x", self.build(state, round).len())))
     }
 
-    fn evaluate(&self, _: &State, round: u32, _: &str, job: &Job) -> Result<(Evaluation, Verdict), JobError> {
+    fn evaluate(
+        &self,
+        _: &State,
+        round: u32,
+        _: &str,
+        until_clear: bool,
+        job: &Job,
+    ) -> Result<(Evaluation, Verdict), JobError> {
         self.pass(Gate::Evaluate, job)?;
-        Ok((evaluation(round), verdict(Outcome::Reject)))
+        let part = until_clear.then_some(Part { of: 100, level: 0.995 });
+        Ok((Evaluation { part, ..evaluation(round) }, verdict(Outcome::Reject)))
     }
 }
 

@@ -1,8 +1,8 @@
 //! What each job does, step by step, on its own thread. Every result is a durable event before the next step begins.
 
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
-use crate::plan::{Action, Bisect, Decision, Step, Target, plan_key};
-use crate::session::{Event, Feed, Phase, Proposer, Record, Utterance};
+use crate::plan::{Action, Bisect, Decision, Step, Target, Verdict, plan_key};
+use crate::session::{Evaluation, Event, Feed, Phase, Proposer, Record, Utterance};
 use crate::words::counted;
 
 /// The jobs a host runs, one at a time.
@@ -41,6 +41,8 @@ pub enum JobKind {
     },
     /// Compress by the recipe, evaluate, judge.
     Run,
+    /// Evaluate the round that waits for its verdict on all of the data, and judge it again.
+    EvaluateAll,
     Export {
         round: u32,
         path: String,
@@ -68,6 +70,7 @@ impl JobKind {
             JobKind::Bisect { .. } => "bisect",
             JobKind::Control { .. } => CONTROLLER,
             JobKind::Run => "run",
+            JobKind::EvaluateAll => "evaluation",
             JobKind::Export { .. } => "export",
         }
     }
@@ -160,6 +163,7 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             let state = job.state()?;
             engine.reflect(&state, state.round, llm, job)
         }
+        JobKind::EvaluateAll => evaluate_all(engine, job),
         // Done above: it needs no original.
         JobKind::Export { .. } => Ok(()),
     }
@@ -331,9 +335,32 @@ fn compress_and_evaluate(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     job.cancel().check()?;
     let (artifact, model_hash) = (made.artifact.clone(), made.model_hash);
     job.event(Event::Applied { round, ids, artifact, model_hash, used: made.used })?;
-    let (evaluation, verdict) = engine.evaluate(&*job.state()?, round, &made.artifact, job)?;
+    let state = job.state()?;
+    let judged = engine.evaluate(&state, round, &made.artifact, state.until_clear, job)?;
     job.cancel().check()?;
     decoding(engine, round, job)?;
+    tell_verdict(engine, round, judged, job)
+}
+
+/// What a round is worth on all of the data, where its evaluation ended before.
+fn evaluate_all(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    let round = state.round;
+    let Some(artifact) = state.round_at(round).and_then(|r| r.artifact.clone()) else {
+        return Err(JobError::Failed("the round has no model; hint: run again".to_owned()));
+    };
+    let judged = engine.evaluate(&state, round, &artifact, false, job)?;
+    job.cancel().check()?;
+    tell_verdict(engine, round, judged, job)
+}
+
+/// A round's figures, its verdict, and what the critic says of them.
+fn tell_verdict(
+    engine: &dyn Work,
+    round: u32,
+    (evaluation, verdict): (Evaluation, Verdict),
+    job: &Job,
+) -> Result<(), JobError> {
     let mut events =
         vec![Event::Evaluated { evaluation: Box::new(evaluation) }, Event::VerdictGiven { round, verdict }];
     let mut after = (*job.state()?).clone();

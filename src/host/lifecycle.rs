@@ -102,7 +102,12 @@ fn host_until_stopped(place: &Place) -> anyhow::Result<()> {
 
 /// Starts a host in this process on real compute. A new session needs `spec`.
 pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
-    let llm = |s: &OpenSpec| Llm { base_url: s.llm_url.clone(), model: s.llm_model.clone(), looks: s.looks };
+    let llm = |s: &OpenSpec| Llm {
+        base_url: s.llm_url.clone(),
+        model: s.llm_model.clone(),
+        roles: s.llm_roles.clone(),
+        looks: s.looks,
+    };
     let of = |s: &OpenSpec| (s.auto, llm(s), s.budget);
     let (auto, llm, budget) = spec.as_ref().map_or_else(|| (true, Llm::default(), Budget::default()), of);
     let settings = Settings {

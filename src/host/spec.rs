@@ -4,8 +4,9 @@
 use crate::config::{self, Origin};
 use crate::graph::Calibration;
 use crate::plan::Budget;
-use crate::session::{Journal, Looks, Opening, Place, Recipe, State, private};
+use crate::session::{Answers, Journal, Looks, Opening, Place, Recipe, State, private};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Bytes of a kept spec at most: it may name thousands of data files.
@@ -35,6 +36,9 @@ pub struct OpenSpec {
     pub budget: Budget,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
+    /// Roles that are answered by somebody else.
+    #[serde(default)]
+    pub llm_roles: BTreeMap<String, Answers>,
     /// How much agents may look up.
     #[serde(default)]
     pub looks: Looks,
@@ -67,6 +71,7 @@ impl OpenSpec {
             budget: Budget { macs: Some(0.6), drop: Some(1.0), ..Budget::default() },
             llm_url: None,
             llm_model: None,
+            llm_roles: BTreeMap::new(),
             looks: Looks::default(),
             auto: true,
         }

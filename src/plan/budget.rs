@@ -1,4 +1,4 @@
-//! Budgets (`latency=0.6,macs=0.5,memory=0.3,params=0.5,drop=1.0`, of language models `kl=0.05`) and verdicts.
+//! Budgets (`latency=0.6,macs=0.5,memory=0.3,params=0.5,drop=1.0`, of classifiers `class=3`, of language models `kl=0.05`) and verdicts.
 
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
@@ -14,6 +14,9 @@ pub struct Budget {
     pub params: Option<f64>,
     /// The metric may get worse by at most this much.
     pub drop: Option<f64>,
+    /// No class may lose more than so many points of its accuracy; of classifiers alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<f64>,
     /// The outputs' divergence from the original's at most, in nats a token; of language models alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kl: Option<f64>,
@@ -25,7 +28,7 @@ pub enum BudgetError {
     #[error("budget item `{0}` is not `name=number`; hint: for example `macs=0.6,drop=1.0`")]
     Syntax(String),
     #[error(
-        "unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1), drop (points) or kl (nats a token)"
+        "unknown budget name `{0}`; hint: latency, macs, memory, params (factors up to 1), drop and class (points) or kl (nats a token)"
     )]
     Unknown(String),
     #[error("budget names `{0}` twice; hint: one target each")]
@@ -50,6 +53,7 @@ impl FromStr for Budget {
                 "memory" => &mut b.memory,
                 "params" => &mut b.params,
                 "drop" => &mut b.drop,
+                "class" => &mut b.class,
                 "kl" => &mut b.kl,
                 _ => return Err(BudgetError::Unknown(name.to_owned())),
             };
@@ -71,13 +75,25 @@ impl Budget {
     }
 
     /// Every item by its name, in the order in which they are shown.
-    pub fn items(&self) -> [(&'static str, Option<f64>); 6] {
-        let Budget { latency, macs, memory, params, drop, kl } = *self;
-        [("latency", latency), ("macs", macs), ("memory", memory), ("params", params), ("drop", drop), ("kl", kl)]
+    pub fn items(&self) -> [(&'static str, Option<f64>); 7] {
+        let Budget { latency, macs, memory, params, drop, class, kl } = *self;
+        let factors = [("latency", latency), ("macs", macs), ("memory", memory), ("params", params)];
+        let [a, b, c, d] = factors;
+        [a, b, c, d, ("drop", drop), ("class", class), ("kl", kl)]
     }
 
-    /// Why a model of another task cannot have this budget: divergence is told of language models.
+    /// Whether an item is about what a model is worth; the others are factors of the original's cost.
+    pub fn is_quality(name: &str) -> bool {
+        ["drop", "class", "kl"].contains(&name)
+    }
+
+    /// Why a model of another task cannot have this budget: divergence is told of language models, classes only classifiers have.
     pub fn unfit(&self, takes_text: bool) -> Option<String> {
+        if let Some(class) = self.class.filter(|_| takes_text) {
+            return Some(format!(
+                "budget `class={class}` is for classifiers; hint: `kl` or `drop` for what a language model may lose"
+            ));
+        }
         let kl = self.kl.filter(|_| !takes_text)?;
         Some(format!(
             "budget `kl={kl}` is for language models; hint: leave it out, or `drop` for what a classifier may lose"
@@ -87,7 +103,7 @@ impl Budget {
     /// Whether the item may be asked to be so.
     pub fn allows(name: &str, value: f64) -> bool {
         match name {
-            "drop" => (0.0..=100.0).contains(&value),
+            "drop" | "class" => (0.0..=100.0).contains(&value),
             "kl" => value > 0.0 && value <= 100.0,
             _ => value > 0.0 && value <= 1.0,
         }
@@ -96,7 +112,7 @@ impl Budget {
     /// What the item may be asked to be, in words.
     pub fn range(name: &str) -> &'static str {
         match name {
-            "drop" => "drop lies in [0, 100]",
+            "drop" | "class" => "drop and class lie in [0, 100] points",
             "kl" => "kl lies in (0, 100] nats a token",
             _ => "factors lie in (0, 1]",
         }
@@ -134,8 +150,11 @@ impl Outcome {
 /// One budget item measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VerdictLine {
-    /// `latency`, `macs`, `memory`, `params`, `drop` or `kl`.
+    /// As in [`Budget::items`].
     pub name: String,
+    /// The class that loses most, where it is about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<usize>,
     pub target: f64,
     /// Not a number where it was not measured.
     #[serde(deserialize_with = "or_nan")]

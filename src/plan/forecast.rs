@@ -31,7 +31,7 @@ pub struct PlanForecast {
 /// One budget item against its forecast.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BudgetLine {
-    /// `latency`, `macs`, `memory`, `params`, `drop` or `kl`.
+    /// As in [`Budget::items`].
     pub name: &'static str,
     pub target: f64,
     /// Factor, or for `drop` the expected drop in the metric's unit (positive: worse); not a number where nothing foretells it.
@@ -43,7 +43,7 @@ pub struct BudgetLine {
 impl BudgetLine {
     /// Whether it is a factor of the original's cost.
     pub fn is_factor(&self) -> bool {
-        !["drop", "kl"].contains(&self.name)
+        !Budget::is_quality(self.name)
     }
 }
 
@@ -51,9 +51,9 @@ impl PlanForecast {
     /// The forecast against each item that the budget sets.
     pub fn against(&self, budget: &Budget) -> Vec<BudgetLine> {
         let drop = Estimate { value: -self.quality.value, low: -self.quality.high, high: -self.quality.low };
-        // Nothing foretells a divergence.
-        let kl = Estimate { value: f64::NAN, low: f64::NAN, high: f64::NAN };
-        let forecasts = [self.latency, self.macs, self.memory, self.params, drop, kl];
+        // Nothing foretells a divergence, nor what one class loses.
+        let unknown = Estimate { value: f64::NAN, low: f64::NAN, high: f64::NAN };
+        let forecasts = [self.latency, self.macs, self.memory, self.params, drop, unknown, unknown];
         let line = |((name, target), forecast): ((&'static str, Option<f64>), Estimate)| {
             let target = target?;
             let known = name != "drop" || self.quality.basis != Basis::Unmeasured;

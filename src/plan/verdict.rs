@@ -5,7 +5,7 @@
 
 use super::{Budget, Outcome, Verdict, VerdictLine};
 use crate::profile::Ratio;
-use crate::task::{Change, Estimate};
+use crate::task::{Change, Estimate, WorstClass};
 
 /// What a verdict compares: one model counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -16,13 +16,15 @@ pub struct Measured {
 }
 
 /// Weighs `new` against `base` by `budget`. `latency` is the factor measured in pairs, with its interval, `quality` the
-/// paired change of the task's metric, with its own, `kl` the divergence of the outputs from the original's, where it was measured.
+/// paired change of the task's metric, with its own, `class` what the class loses that loses most, `kl` the divergence of the outputs from the
+/// original's, where these were measured.
 pub fn verdict(
     budget: &Budget,
     base: &Measured,
     new: &Measured,
     latency: Ratio,
     quality: Change,
+    class: Option<WorstClass>,
     kl: Option<Estimate>,
 ) -> Verdict {
     let Change { value: diff, low, high } = quality;
@@ -34,6 +36,7 @@ pub fn verdict(
         exact(over(new.weight_bytes as f64, base.weight_bytes as f64)),
         exact(over(new.params as f64, base.params as f64)),
         (-diff, -high, -low),
+        class.map_or((f64::NAN, f64::NAN, f64::NAN), |c| (c.loss, c.low, c.high)),
         kl.map_or((f64::NAN, f64::NAN, f64::NAN), |e| {
             // What has no interval decides nothing.
             let (low, high) = e.range.unwrap_or((f64::NAN, f64::NAN));
@@ -45,7 +48,8 @@ pub fn verdict(
             let target = target?;
             let outcome = decide(target, low, high);
             let range = (low < high).then_some((low, high));
-            Some(VerdictLine { name: name.into(), target, measured: value, range, outcome })
+            let class = class.filter(|_| name == "class").map(|c| c.class);
+            Some(VerdictLine { name: name.into(), class, target, measured: value, range, outcome })
         })
         .collect();
     let any = |o: Outcome| lines.iter().any(|l| l.outcome == o);
@@ -101,7 +105,7 @@ mod tests {
         ];
         for (budget, (latency, new), d, want) in cases {
             let b: Budget = budget.parse().expect("budget");
-            let v = verdict(&b, &base, &new, latency, change(d), None);
+            let v = verdict(&b, &base, &new, latency, change(d), None, None);
             assert_eq!(v.outcome, want, "{budget} {latency:?} {new:?} {d:?}: {:?}", v.lines);
             assert_eq!(v.lines.len(), budget.split(',').filter(|s| !s.is_empty()).count());
         }
@@ -111,7 +115,7 @@ mod tests {
     fn what_was_not_measured_is_undecided_and_can_be_stored() {
         let b: Budget = "latency=0.8,macs=1".parse().expect("budget");
         let at = Measured { macs: 5, ..Measured::default() };
-        let v = verdict(&b, &at, &at, Ratio::UNKNOWN, Change::default(), None);
+        let v = verdict(&b, &at, &at, Ratio::UNKNOWN, Change::default(), None, None);
         let text = serde_json::to_string(&v).expect("stored");
         let back: super::super::Verdict = serde_json::from_str(&text).expect("read");
         assert_eq!((back.outcome, back.lines[1].measured), (Outcome::Undecided, 1.0));
@@ -132,17 +136,41 @@ mod tests {
         for (kl, want) in cases {
             let kl = kl.map(|(value, range)| Estimate { value, range });
             let at = Measured::default();
-            let v = verdict(&b, &at, &at, Ratio::default(), Change::default(), kl);
+            let v = verdict(&b, &at, &at, Ratio::default(), Change::default(), None, kl);
             assert_eq!((v.outcome, v.lines.len(), v.lines[0].name.as_str()), (want, 1, "kl"), "{kl:?}");
             assert_eq!(v.lines[0].range, kl.and_then(|e| e.range));
         }
     }
 
     #[test]
+    fn a_class_is_judged_by_the_one_that_loses_most_and_named() {
+        let b: Budget = "class=3".parse().expect("budget");
+        let worst = |loss, low, high| Some(WorstClass { class: 4, images: 100, loss, low, high });
+        let cases = [
+            (worst(1.0, -0.5, 2.9), Outcome::Accept),
+            (worst(3.0, 1.0, 6.0), Outcome::Undecided),
+            (worst(8.0, 3.1, 14.0), Outcome::Reject),
+            (None, Outcome::Undecided),
+        ];
+        for (class, want) in cases {
+            let at = Measured::default();
+            let v = verdict(&b, &at, &at, Ratio::default(), Change::default(), class, None);
+            assert_eq!((v.outcome, v.lines.len(), v.lines[0].class), (want, 1, class.map(|c| c.class)), "{class:?}");
+        }
+    }
+
+    #[test]
     fn drop_is_reported_as_a_positive_number() {
         let b: Budget = "drop=1".parse().expect("budget");
-        let v =
-            verdict(&b, &Measured::default(), &Measured::default(), Ratio::default(), change((-0.4, -0.8, 0.0)), None);
+        let v = verdict(
+            &b,
+            &Measured::default(),
+            &Measured::default(),
+            Ratio::default(),
+            change((-0.4, -0.8, 0.0)),
+            None,
+            None,
+        );
         assert_eq!((v.lines[0].measured, v.lines[0].range, v.d_quality), (0.4, Some((-0.0, 0.8)), -0.4));
     }
 }

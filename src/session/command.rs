@@ -1,13 +1,13 @@
 //! Commands a client sends and the frames that travel on the socket.
 
-use super::{Feed, Looks, Record, State};
+use super::{Answers, Feed, Looks, Record, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -47,6 +47,16 @@ pub enum Command {
     Decide {
         target: Target,
         action: Action,
+    },
+    /// Takes what another plan has for these targets, as the engineer's own decisions, for them to approve.
+    Take {
+        actions: Vec<(Target, Action)>,
+        /// Whose plan that is, in words.
+        from: String,
+    },
+    /// Keeps the plan that is shown under a name, to hold others against it.
+    Fork {
+        name: String,
     },
     Approve {
         ids: Vec<DecisionId>,
@@ -113,8 +123,14 @@ pub enum Command {
     Heal {
         heal: Option<Heal>,
     },
+    /// Whether evaluations of rounds from here on end when it is clear whether the budget's `drop` is kept.
+    UntilClear {
+        on: bool,
+    },
     /// Compress with all approved decisions, then evaluate.
     Run,
+    /// Evaluate the round that waits for its verdict on all of the data, where that was ended before.
+    EvaluateAll,
     Accept,
     RollBack {
         reason: String,
@@ -130,9 +146,18 @@ pub enum Command {
         base_url: Option<String>,
         model: Option<String>,
     },
+    /// Whom a role is answered by; `None`: whom the others are.
+    SetRole {
+        role: String,
+        by: Option<Answers>,
+    },
     /// How much agents may look up while they are asked.
     SetLooks {
         looks: Looks,
+    },
+    /// How often agents are asked by themselves, each time with what came of their plan: 1 is to propose once.
+    SetTurns {
+        turns: usize,
     },
     TakePen,
     /// Ends the host.

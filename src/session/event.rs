@@ -1,6 +1,6 @@
 //! Durable events: journalled before they take effect, replayable, the only thing that changes [`super::State`].
 
-use super::{Claim, Controlled, Recipe, Rival, Standings};
+use super::{Claim, Controlled, KeptPlan, Recipe, Rival, Standings};
 use crate::data::DataCard;
 use crate::eval::{Correction, Margins};
 use crate::graph::{Graph, Macs};
@@ -85,6 +85,18 @@ pub struct Evaluation {
     /// How far its outputs are from the original's, where the task tells that; `None` for the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub divergence: Option<Divergence>,
+    /// The metrics are of a part of the evaluation data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
+}
+
+/// The evaluation ended before all items had been looked at, since it was clear by then whether the budget's `drop` is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Items of the whole set; how many were looked at is in the metrics.
+    pub of: usize,
+    /// How sure the verdict's interval is, wherever one stops, 0 to 1.
+    pub level: f64,
 }
 
 impl SessionCard {
@@ -229,6 +241,10 @@ pub enum Event {
     Rivalled {
         rival: Rival,
     },
+    /// The engineer keeps a plan under a name; an older one of that name is gone.
+    PlanKept {
+        plan: KeptPlan,
+    },
     /// What earlier sessions showed of authors.
     Recalled {
         records: Vec<Standings>,
@@ -271,6 +287,10 @@ pub enum Event {
     /// How runs from here on heal what they made, before it is judged; `None`: not at all.
     HealingSet {
         heal: Option<Heal>,
+    },
+    /// Whether evaluations of rounds from here on end when it is clear whether the budget's `drop` is kept.
+    PatienceSet {
+        until_clear: bool,
     },
     /// Undoes or redoes the newest undoable event (edit, approve, veto, reopen, constraint, budget).
     Undone,
@@ -397,6 +417,7 @@ impl Event {
             | Event::PassedOver { .. }
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
+            | Event::PlanKept { .. }
             | Event::Recalled { .. }
             | Event::Remeasured { .. }
             | Event::Paired { .. }
@@ -411,6 +432,7 @@ impl Event {
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
+            | Event::PatienceSet { .. }
             | Event::HealingBegun { .. }
             | Event::Undone
             | Event::Redone

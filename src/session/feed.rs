@@ -84,6 +84,8 @@ pub enum Feed {
     /// Whom the session asks to propose: a model and where it is, in words, or the built-in planner.
     Agents {
         at: Option<String>,
+        /// How often agents are asked by themselves.
+        turns: usize,
     },
     /// A line for the log pane.
     Log {

@@ -6,7 +6,9 @@
 
 use super::ledger::{MOST_CLAIMS, MOST_RECORDS, MOST_RIVALS};
 use super::state::Begun;
-use super::{Event, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text};
+use super::{
+    Event, MOST_PLANS, Phase, REASON_BYTES, Record, Round, Seq, State, TimelineEntry, UndoPoint, Utterance, text,
+};
 use crate::plan::{Action, Author, Constraint, Decision, DecisionId, Limit, Status, Target};
 use crate::profile::{Paired, Profile, SensCurve, Workload};
 use std::borrow::Cow;
@@ -111,6 +113,7 @@ impl State {
             | Event::PassedOver { .. }
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
+            | Event::PlanKept { .. }
             | Event::Recalled { .. }
             | Event::Undone
             | Event::Redone
@@ -120,6 +123,7 @@ impl State {
             | Event::Built { .. }
             | Event::Tried { .. }
             | Event::Repaired { .. }
+            | Event::PatienceSet { .. }
             | Event::HealingBegun { .. }
             | Event::Healed { .. }
             | Event::Applied { .. }
@@ -181,6 +185,11 @@ impl State {
                 self.rivals.push(rival.clone());
                 trim(&mut self.rivals, MOST_RIVALS);
             }
+            Event::PlanKept { plan } => {
+                self.plans.retain(|p| p.name != plan.name);
+                self.plans.push(plan.clone());
+                trim(&mut self.plans, MOST_PLANS);
+            }
             Event::Recalled { records } => {
                 self.records.clone_from(records);
                 self.records.truncate(MOST_RECORDS);
@@ -203,6 +212,7 @@ impl State {
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
             Event::BudgetSet { budget } => self.budget = *budget,
             Event::HealingSet { heal } => self.heal = *heal,
+            Event::PatienceSet { until_clear } => self.until_clear = *until_clear,
             Event::Undone => {
                 if let Some(point) = self.undo.pop() {
                     let back = self.restore(point, true);

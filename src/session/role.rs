@@ -60,14 +60,46 @@ pub struct Looks {
     pub calls: usize,
     /// Plans that all roles of a run together may have built and tried.
     pub rehearsals: usize,
+    /// How often they are asked, each time with what came of the plan before: 1 is to propose once.
+    #[serde(default = "once")]
+    pub turns: usize,
 }
+
+fn once() -> usize {
+    1
+}
+
+/// Turns of agents that go on by themselves, unless told otherwise, and at most.
+pub const USUAL_TURNS: usize = 4;
+pub const MOST_TURNS: usize = 20;
 
 /// The most of either.
 pub const MOST_LOOKS: usize = 200;
 
 impl Default for Looks {
     fn default() -> Looks {
-        Looks { calls: 12, rehearsals: 2 }
+        Looks { calls: 12, rehearsals: 2, turns: 1 }
+    }
+}
+
+/// Whom one role is answered by, where not by whom the others are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answers {
+    /// The built-in planner.
+    Planner,
+    /// A model, where the others are or elsewhere.
+    Model { model: String, base_url: Option<String> },
+}
+
+impl Role {
+    /// The role called `name`.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn called(name: &str) -> Result<&'static Role, String> {
+        let names = || ROLES.iter().map(|r| r.name).collect::<Vec<_>>().join(", ");
+        ROLES.iter().find(|r| r.name == name).ok_or_else(|| format!("no role `{name}`; hint: {}", names()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`, what of it
 //! would run in `inforce.rs`.
 
-use super::{Built, Claim, Controlled, Evaluation, Phase, Rival, Seq, SessionCard, Standings, Utterance};
+use super::{Built, Claim, Controlled, Evaluation, KeptPlan, Phase, Rival, Seq, SessionCard, Standings, Utterance};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
@@ -77,6 +77,9 @@ pub struct State {
     pub heal: Option<Heal>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub healing: Option<Begun>,
+    /// Evaluations of rounds end when it is clear whether the budget's `drop` is kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub until_clear: bool,
     /// Current round, from 1; 0 before the first.
     pub round: u32,
     pub phase: Phase,
@@ -100,6 +103,9 @@ pub struct State {
     /// What the planner would have done instead, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rivals: Vec<Rival>,
+    /// Plans that were kept under names, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plans: Vec<KeptPlan>,
     /// What earlier sessions showed of authors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Standings>,

@@ -1,6 +1,6 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
-use super::{Evaluation, Event, OUTSIDE, PassedOver, Phase, State};
+use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, State};
 use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
 use crate::profile::Workload;
 use crate::task::Estimate;
@@ -84,6 +84,9 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Rivalled { rival } => {
             format!("planner, beside what agents proposed: {}", rival.words)
         }
+        Event::PlanKept { plan } => {
+            format!("kept the plan as {}: {}", plan.name, counted(plan.actions.len(), "decision"))
+        }
         Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {
             [] => return None,
@@ -108,6 +111,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::BudgetSet { budget } => format!("budget {budget}"),
         Event::HealingSet { heal: Some(heal) } => format!("runs heal what they made: {heal}"),
         Event::HealingSet { heal: None } => "runs heal nothing".to_owned(),
+        Event::PatienceSet { until_clear: true } => {
+            "rounds are evaluated until it is clear whether the budget's `drop` is kept".to_owned()
+        }
+        Event::PatienceSet { until_clear: false } => "rounds are evaluated on all of the data".to_owned(),
         Event::HealingBegun { round, healing, .. } => format!("round {round}: healing for {} steps", healing.steps),
         Event::Healed { round, course, .. } => {
             let (first, best) = (course.looks.first().map_or(0.0, |l| l.loss), course.best);
@@ -167,6 +174,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
                 Some(correct) => format!("{correct} of {}", e.metrics.n),
                 None => format!("over {}", e.metrics.n),
             };
+            let of = of + &part(e).map_or(String::new(), |words| format!(", {words}"));
             format!(
                 "{}: {} {} ({of}), {}",
                 if e.round == 0 { "baseline".to_owned() } else { format!("round {} evaluated", e.round) },
@@ -256,6 +264,13 @@ impl Phase {
         }
     }
 }
+
+/// What of the data an evaluation is of, where that is not all of it.
+pub fn part(e: &Evaluation) -> Option<String> {
+    let Part { of, level } = e.part?;
+    Some(format!("clear after {} of {of} at {:.1} %", e.metrics.n, 100.0 * level))
+}
+
 /// How far a round's outputs are from the original's, where that was measured.
 pub fn apart(e: &Evaluation) -> Option<String> {
     let d = e.divergence?;

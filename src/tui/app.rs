@@ -3,12 +3,14 @@
 //! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
+use super::inspect::Inspected;
 pub use super::layout::View;
 use super::layout::{self, Layout};
 use super::list::{Columns, List, RowRef, SortKey};
 use super::modal::Modal;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
+use super::plans::Plans;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
@@ -148,6 +150,8 @@ pub struct App {
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
     pub agents: Option<String>,
+    /// How often agents are asked by themselves; one: they propose, and wait.
+    pub asked_turns: usize,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
     pub draft: Option<Draft>,
@@ -178,6 +182,9 @@ pub struct App {
     pub columns: Columns,
     /// Figures are of one token after a context, not of a window.
     pub tokens: bool,
+    pub plans: Plans,
+    /// What view 8 tells, while it is shown; nothing where no layer is under the cursor.
+    pub inspected: Option<Inspected>,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
     /// What is known of agents whose decisions there are, in words: looked up for every card that is drawn, and plans are hashed for it.
@@ -230,6 +237,9 @@ impl App {
 
     /// `command` went out and will be answered under `reply`, or could not be sent.
     pub fn posted(&mut self, command: &Command, reply: Option<u64>) {
+        if matches!(command, Command::Take { .. }) {
+            self.takes(reply);
+        }
         let Command::Decide { target, .. } = command else { return };
         match reply {
             Some(_) => {
@@ -253,9 +263,12 @@ impl App {
             self.approve_next.retain(|t| *t != target);
             self.outlook_stale = true;
         }
-        if let Err(e) = result {
-            self.level_asked = None;
-            self.say(Level::Bad, e);
+        match result {
+            Ok(()) => self.took(id),
+            Err(e) => {
+                self.level_asked = None;
+                self.say(Level::Bad, e);
+            }
         }
     }
 
@@ -358,6 +371,10 @@ impl App {
                 let c = self.label(Act::NextLevel);
                 self.say(Level::Good, format!("{levels} and a controller; {c} switches, `:control off` stops"));
             }
+            Event::PlanKept { plan } => {
+                let text = format!("the plan is kept as {}; {} compares", plan.name, self.label(Act::View7));
+                self.say(Level::Good, text);
+            }
             Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
             // What else there is to tell of an event stands in the timeline.
             Event::RecipeSet { .. }
@@ -370,6 +387,7 @@ impl App {
             | Event::ConstraintLifted { .. }
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
+            | Event::PatienceSet { .. }
             | Event::HealingBegun { .. }
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
@@ -467,7 +485,7 @@ impl App {
                 self.pulse = Some((step, layers));
             }
             Feed::Machine(now) => self.machine = Some(now),
-            Feed::Agents { at } => self.agents = at,
+            Feed::Agents { at, turns } => (self.agents, self.asked_turns) = (at, turns),
             Feed::Log { level, text } => {
                 let level = match level.to_ascii_lowercase().as_str() {
                     "warn" | "error" => Level::Warn,
@@ -504,6 +522,11 @@ impl App {
         if std::mem::take(&mut self.outlook_stale) {
             self.measured = Measured::of(&self.state);
             self.forecast();
+            match self.view {
+                View::Plans => self.compare_plans(),
+                View::Inspect => self.inspect(),
+                _ => {}
+            }
         }
         if std::mem::take(&mut self.records_stale) {
             self.records = self.state.agents_records();

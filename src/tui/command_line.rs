@@ -7,7 +7,7 @@ use crate::model::formats::FORMATS;
 use crate::plan::Limit;
 use crate::prune::{Rank, Sparsity};
 use crate::quant::Precision;
-use crate::session::{Command, Looks, MOST_LOOKS, Proposer};
+use crate::session::{Answers, Command, Looks, MOST_LOOKS, MOST_TURNS, Proposer, Role, USUAL_TURNS};
 use ratatui::style::Style;
 use std::path::Path;
 use tui_textarea::TextArea;
@@ -48,19 +48,38 @@ pub const COMMANDS: &[Spec] = &[
     ),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
+    spec("evaluate-all", "", "evaluate the round that waits on all of the data, where that ended when it was clear"),
     spec("factors", "64|25%|off", "two low-rank factors in the place of this row's weights"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
-    spec("freeze", "[ROW] [REASON]", "the group of this row, or of the one named, stays as it is: no new cut of it"),
+    spec("fork", "NAME", "keep the plan that is shown under a name, to hold others against it"),
+    spec(
+        "freeze",
+        "[ROW] [REASON]",
+        "the group of this row, or of those named (`layer1.*`), stays as it is: no new cut of it",
+    ),
     spec("heal", "LENGTH [distill|labels|both] | off", "runs train what they made for so long, before it is judged"),
     does(Act::Help, "help", "keys and commands"),
     does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
-    spec("keep-f32", "[ROW] [REASON]", "this row, or the one named, must stay f32"),
+    spec("keep-f32", "[ROW] [REASON]", "this row, or those named (`layer1.*`), must stay f32"),
     spec("level", "auto|N", "what the running controller computes tokens at"),
-    spec("lift", "", "lift the constraints on this row"),
-    spec("llm", "URL MODEL | off", "set the OpenAI-compatible endpoint that the agents use"),
+    spec("lift", "[PATTERN]", "lift the constraints on this row, or on all that are called so"),
+    spec(
+        "llm",
+        "URL MODEL | ROLE MODEL [URL] | ROLE planner | off",
+        "set the OpenAI-compatible endpoint that the agents use, or of one role another model or the planner",
+    ),
     spec("looks", "CALLS [REHEARSALS] | off", "how much agents may look up in a turn, and plans they may have tried"),
+    spec(
+        "mode",
+        "propose | iterate [TURNS]",
+        "agents propose once, or rehearse and propose again until they have a question",
+    ),
     spec("mac-convention", "conv_linear|attention|norms", "what MACs count"),
-    spec("max-ratio", "RATIO [ROW] [REASON]", "remove at most this part of this row's group, or of the one named"),
+    spec(
+        "max-ratio",
+        "RATIO [ROW] [REASON]",
+        "remove at most this part of this row's group, or of those named (`layer1.*`)",
+    ),
     does(Act::Measure, "measure", "measure this row again"),
     spec("note", "TEXT", "a note to the agents"),
     does(Act::TakePen, "pen", "take the pen"),
@@ -79,6 +98,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("stop", "", "end the session's host; everything decided is kept"),
     spec("theme", "NAME", "change the theme"),
     does(Act::Undo, "undo", "undo the newest review action"),
+    spec("until-clear", "on|off", "evaluate rounds only until it is clear whether the budget's drop is kept"),
     does(Act::Detach, "q", "detach"),
 ];
 
@@ -100,7 +120,8 @@ pub enum Line {
     Filter(String),
     /// Binds this row, for a reason.
     Constrain(Limit, String),
-    Lift,
+    /// Lifts what binds this row, or everything that the pattern matches.
+    Lift(String),
     /// Runs a controller for that share of the time a token, or stops it.
     Control(Option<f64>),
     Llm(Option<(String, Option<String>)>),
@@ -161,14 +182,28 @@ pub fn parse(line: &str) -> Result<Line, String> {
             _ => Command::Export { path: text(), format: String::new() },
         }),
         "filter" => Line::Filter(text()),
+        "fork" if rest.is_empty() => return needs("a name"),
+        "fork" => Line::Commit(Command::Fork { name: text() }),
         "freeze" => Line::Constrain(Limit::Freeze, text()),
         "keep-f32" => Line::Constrain(Limit::KeepF32, text()),
-        "lift" => Line::Lift,
+        "lift" => Line::Lift(text()),
         "heal" if rest.is_empty() => return needs("a length such as 10m, 3 epochs or 500 steps, or off"),
         "heal" if rest == "off" => Line::Send(Command::Heal { heal: None }),
         "heal" => Line::Send(Command::Heal { heal: Some(rest.parse()?) }),
         "llm" => match rest.split_whitespace().collect::<Vec<_>>().as_slice() {
             ["off"] => Line::Llm(None),
+            [role, rest @ ..] if Role::called(role).is_ok() && !rest.is_empty() => {
+                let by = match rest {
+                    ["off"] => None,
+                    ["planner"] => Some(Answers::Planner),
+                    [model] => Some(Answers::Model { model: (*model).to_owned(), base_url: None }),
+                    [model, url] => {
+                        Some(Answers::Model { model: (*model).to_owned(), base_url: Some((*url).to_owned()) })
+                    }
+                    _ => return needs("a role's model and perhaps a URL, planner, or off"),
+                };
+                Line::Send(Command::SetRole { role: (*role).to_owned(), by })
+            }
             [url, model @ ..] if url.starts_with("http://") || url.starts_with("https://") => {
                 Line::Llm(Some(((*url).to_owned(), model.first().map(|m| (*m).to_owned()))))
             }
@@ -177,6 +212,10 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "looks" => match looks(rest) {
             Some(looks) => Line::Send(Command::SetLooks { looks }),
             None => return needs("how many calls a role may make, and how many rehearsals (200 at most), or `off`"),
+        },
+        "mode" => match mode(rest) {
+            Some(turns) => Line::Send(Command::SetTurns { turns }),
+            None => return needs(&format!("propose, or iterate and perhaps how many turns ({MOST_TURNS} at most)")),
         },
         "mac-convention" => match crate::config::mac_convention(rest) {
             Some(c) => Line::MacConvention(c),
@@ -210,6 +249,12 @@ pub fn parse(line: &str) -> Result<Line, String> {
             "planner" => Line::Commit(Command::Propose { by: Proposer::Planner }),
             "agents" => Line::Commit(Command::Propose { by: Proposer::Agents }),
             _ => return needs("planner or agents"),
+        },
+        "evaluate-all" => Line::Send(Command::EvaluateAll),
+        "until-clear" => match rest {
+            "" | "on" => Line::Send(Command::UntilClear { on: true }),
+            "off" => Line::Send(Command::UntilClear { on: false }),
+            _ => return needs("on or off"),
         },
         "factors" if rest.is_empty() => return needs("a rank such as 64 or 25%, or off"),
         "factors" if rest == "off" => Line::Factors(None),
@@ -322,13 +367,25 @@ fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
     }
 }
 
+/// `propose`, `iterate` or `iterate 6`: turns.
+fn mode(words: &str) -> Option<usize> {
+    match words.split_whitespace().collect::<Vec<_>>().as_slice() {
+        ["propose"] => Some(1),
+        ["iterate"] => Some(USUAL_TURNS),
+        ["iterate", turns] => turns.parse().ok().filter(|n| (2..=MOST_TURNS).contains(n)),
+        _ => None,
+    }
+}
+
 /// `12`, `12 2` or `off`.
 fn looks(words: &str) -> Option<Looks> {
     let number = |w: &str| w.parse().ok().filter(|n| *n <= MOST_LOOKS);
     match words.split_whitespace().collect::<Vec<_>>().as_slice() {
-        ["off"] => Some(Looks { calls: 0, rehearsals: 0 }),
+        ["off"] => Some(Looks { calls: 0, rehearsals: 0, ..Looks::default() }),
         [calls] => Some(Looks { calls: number(calls)?, ..Looks::default() }),
-        [calls, rehearsals] => Some(Looks { calls: number(calls)?, rehearsals: number(rehearsals)? }),
+        [calls, rehearsals] => {
+            Some(Looks { calls: number(calls)?, rehearsals: number(rehearsals)?, ..Looks::default() })
+        }
         _ => None,
     }
 }
@@ -344,10 +401,29 @@ mod tests {
         let llm = Line::Llm(Some(("http://h/v1".into(), Some("qwen3-32b".into()))));
         assert_eq!(parse("llm http://h/v1 qwen3-32b"), Ok(llm));
         assert_eq!(parse("llm off"), Ok(Line::Llm(None)));
-        let looks = |calls, rehearsals| Ok(Line::Send(Command::SetLooks { looks: Looks { calls, rehearsals } }));
+        let role = |by| Ok(Line::Send(Command::SetRole { role: "pruning".into(), by }));
+        let model = |url: Option<&str>| Answers::Model { model: "big".into(), base_url: url.map(str::to_owned) };
+        assert_eq!(parse("llm pruning big"), role(Some(model(None))));
+        assert_eq!(parse("llm pruning big http://h/v1"), role(Some(model(Some("http://h/v1")))));
+        assert_eq!(
+            (parse("llm pruning planner"), parse("llm pruning off")),
+            (role(Some(Answers::Planner)), role(None))
+        );
+        assert!(parse("llm pruning").is_err() && parse("llm poet big").is_err());
+        let looks = |calls, rehearsals| {
+            Ok(Line::Send(Command::SetLooks { looks: Looks { calls, rehearsals, ..Looks::default() } }))
+        };
         assert_eq!(parse("looks 20 3"), looks(20, 3));
         assert_eq!(parse("looks 5"), looks(5, 2));
         assert_eq!(parse("looks off"), looks(0, 0));
+        let turns = |turns| Ok(Line::Send(Command::SetTurns { turns }));
+        assert_eq!(
+            (parse("mode propose"), parse("mode iterate"), parse("mode iterate 7")),
+            (turns(1), turns(4), turns(7))
+        );
+        assert!(
+            parse("mode iterate 1").is_err() && parse("mode iterate 99").is_err() && parse("mode approve").is_err()
+        );
         assert!(parse("looks 900").is_err() && parse("looks many").is_err());
         let export =
             |format: &str, path: &str| Ok(Line::Send(Command::Export { path: path.into(), format: format.into() }));

@@ -11,11 +11,21 @@ pub enum View {
     Timeline,
     Report,
     Control,
+    Plans,
+    Inspect,
 }
 
 impl View {
-    pub const ALL: [View; 6] =
-        [View::Review, View::Evaluate, View::Agents, View::Timeline, View::Report, View::Control];
+    pub const ALL: [View; 8] = [
+        View::Review,
+        View::Evaluate,
+        View::Agents,
+        View::Timeline,
+        View::Report,
+        View::Control,
+        View::Plans,
+        View::Inspect,
+    ];
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,9 +6,11 @@
 
 mod app;
 mod command_line;
+mod constrain;
 mod decide;
 mod draw;
 mod forecast;
+mod inspect;
 mod layout;
 mod list;
 mod modal;
@@ -16,6 +18,7 @@ mod num;
 mod outlook;
 mod palette;
 pub mod picture;
+mod plans;
 mod report;
 mod runtime;
 mod standing;

@@ -21,6 +21,8 @@ pub struct Measured {
     /// one.
     pub d_quality: f64,
     pub interval: Option<(f64, f64)>,
+    /// What the class loses that loses most, where that is asked for.
+    pub class: Option<f64>,
     /// The outputs' divergence from the original's, where it was measured.
     pub kl: Option<f64>,
 }
@@ -38,8 +40,13 @@ pub struct Expected {
 impl Measured {
     /// `None` before the baseline is evaluated or profiled.
     pub fn of(state: &State) -> Option<Measured> {
+        Measured::of_round(state, state.evaluation()?.round)
+    }
+
+    /// The same of the model of round `number`.
+    pub fn of_round(state: &State, number: u32) -> Option<Measured> {
         let base = state.baseline()?;
-        let e = state.evaluation()?;
+        let e = state.round_at(number)?.evaluation.as_ref()?;
         let ratio = |a: f64, b: f64| if b > 0.0 { a / b } else { f64::NAN };
         let verdict = state.round_at(e.round).and_then(|r| r.verdict.as_ref());
         Some(Measured {
@@ -51,6 +58,7 @@ impl Measured {
             params: ratio(e.params as f64, base.params as f64),
             d_quality: verdict.map_or(state.metric().change(base.metrics.score, e.metrics.score), |v| v.d_quality),
             interval: verdict.map(|v| (v.d_quality_low, v.d_quality_high)),
+            class: verdict.and_then(|v| v.lines.iter().find(|l| l.name == "class")).map(|l| l.measured),
             kl: e.divergence.map(|d| d.kl.value),
         })
     }
@@ -108,17 +116,24 @@ pub struct Goal {
 pub const QUALITY: &str = "quality";
 /// The goal of a language model's divergence: nats, which nothing foretells.
 pub const KL: &str = "KL";
+/// The goal that no class loses more than so many points: measured, and nothing foretells it.
+pub const CLASS: &str = "class";
 
 impl Goal {
     /// Is it a factor of the original's cost?
     pub fn is_factor(&self) -> bool {
-        !self.points && self.name != KL
+        !self.points && !self.unforetold()
+    }
+
+    /// Nothing foretells it.
+    pub fn unforetold(&self) -> bool {
+        [KL, CLASS].contains(&self.name)
     }
 
     /// The target as it is shown beside figures.
     pub fn asked(&self, target: f64) -> String {
         match self.name {
-            KL => target.to_string(),
+            KL | CLASS => target.to_string(),
             QUALITY => self.show(-target),
             _ => num::factor(target),
         }
@@ -133,6 +148,7 @@ impl Goal {
     pub fn show(&self, value: f64) -> String {
         match (self.points, self.target) {
             _ if self.name == KL => format!("{value:.4}"),
+            _ if self.name == CLASS => format!("{value:.1}"),
             (true, _) => num::signed(if self.less { -value } else { value }, self.digits),
             (false, Some(t)) => num::factor_over(value, t),
             (false, None) => num::factor(value),
@@ -140,7 +156,7 @@ impl Goal {
     }
 }
 
-/// The budget's items in screen order, those without a target too but for a divergence.
+/// The budget's items in screen order, those without a target too but for what is told only where it is asked for.
 pub fn goals(budget: &Budget, metric: &Metric) -> Vec<Goal> {
     let items = [
         ("latency", budget.latency),
@@ -149,9 +165,11 @@ pub fn goals(budget: &Budget, metric: &Metric) -> Vec<Goal> {
         ("params", budget.params),
         (QUALITY, budget.drop),
     ];
+    let class = budget.class.map(|target| (CLASS, Some(target)));
     let kl = budget.kl.map(|target| (KL, Some(target)));
     items
         .into_iter()
+        .chain(class)
         .chain(kl)
         .map(|(name, target)| Goal {
             name,
@@ -191,6 +209,7 @@ impl Measured {
             "MACs" => Some(self.macs),
             "params" => Some(self.params),
             QUALITY => Some(self.d_quality),
+            CLASS => self.class,
             KL => self.kl,
             _ => None,
         }

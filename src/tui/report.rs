@@ -7,7 +7,7 @@ use super::standing::{builds, word};
 use crate::config::text::{clean, clean_lines};
 use crate::graph::experts;
 use crate::profile::Workload;
-use crate::session::{Standing, action_text, apart};
+use crate::session::{Evaluation, Standing, action_text, apart, part};
 use crate::words::{counted, counted_as};
 use std::fmt::Write;
 
@@ -109,10 +109,11 @@ pub fn markdown(app: &App) -> String {
             num::count(e.params),
         );
     }
-    let apart: Vec<String> =
-        s.rounds.iter().filter_map(|r| apart(r.evaluation.as_ref()?)).map(|t| format!("- {t}\n")).collect();
-    if !apart.is_empty() {
-        let _ = writeln!(o, "\n{}", apart.concat().trim_end());
+    let part = |e: &Evaluation| part(e).map(|words| format!("round {}: {words}, on items drawn at random", e.round));
+    let beside = s.rounds.iter().filter_map(|r| r.evaluation.as_ref()).flat_map(|e| [apart(e), part(e)]);
+    let beside: String = beside.flatten().map(|t| format!("- {t}\n")).collect();
+    if !beside.is_empty() {
+        let _ = writeln!(o, "\n{}", beside.trim_end());
     }
     decisions(app, &mut o, &cell);
     repairs(app, &mut o, &cell);
@@ -314,6 +315,16 @@ impl App {
             }
             (View::Control, _) => {
                 for line in super::draw::control::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Plans, _) => {
+                for line in super::draw::plans::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Inspect, _) => {
+                for line in super::draw::inspect::lines(self, 120) {
                     let _ = writeln!(o, "{}", line.to_string().trim_end());
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::app::App;
 use crate::config::text::clean;
-use crate::plan::{Action, Decision, Status, Target};
+use crate::plan::{Action, Constraint, Decision, Limit, Status, Target};
 use crate::session::{Planned, Standing, action_text};
 
 /// A standing in a word or two.
@@ -71,6 +71,15 @@ pub fn kind(target: &Target) -> &'static str {
         Target::Layer(_) => "precision, zeros, factors",
         Target::Block(_) => "removal",
         Target::Weights(_) => "zeros or factors",
+    }
+}
+
+/// What a constraint binds, in a few words.
+pub fn bound(c: &Constraint) -> String {
+    match c.limit {
+        Limit::Freeze => format!("{} frozen", kind(&c.target)),
+        Limit::MaxRatio { ratio } => format!("at most {:.0} %", ratio * 100.0),
+        Limit::KeepF32 => "stays f32".to_owned(),
     }
 }
 

@@ -8,8 +8,8 @@ use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
 use crate::config::{Act, Key, Theme};
 use crate::control::Asked;
-use crate::plan::{Action, Constraint, Limit, Status, Target};
-use crate::session::{Command, Proposer};
+use crate::plan::{Action, Status, Target};
+use crate::session::{Command, Proposer, USUAL_TURNS};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 /// How far a key moves what it moves.
@@ -309,6 +309,10 @@ impl App {
                 let by = if self.agents.is_some() { Proposer::Agents } else { Proposer::Planner };
                 self.with_commit(Command::Propose { by })
             }
+            Act::Mode => {
+                let turns = if self.asked_turns > 1 { 1 } else { USUAL_TURNS };
+                self.command(Command::SetTurns { turns })
+            }
             Act::ProposePlanner => self.with_commit(Command::Propose { by: Proposer::Planner }),
             Act::Bisect => self.with_commit(Command::Bisect),
             Act::Run => self.run(),
@@ -338,6 +342,11 @@ impl App {
             Act::View4 => self.show(View::Timeline),
             Act::View5 => self.show(View::Report),
             Act::View6 => self.show(View::Control),
+            Act::View7 => self.show(View::Plans),
+            Act::View8 => self.show(View::Inspect),
+            Act::NextPlan => self.next_plan(),
+            Act::TakeRow | Act::TakeBlock | Act::TakeAll => self.take(act),
+            Act::Fork => self.open_line("fork "),
             Act::Follow => {
                 let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
                 s.follow = !s.follow;
@@ -371,15 +380,20 @@ impl App {
         self.modal = Some(Modal::Command(Box::new(line)));
     }
 
-    fn show(&mut self, view: View) {
+    pub(super) fn show(&mut self, view: View) {
         if self.view != view {
             self.scroll = 0;
         }
         self.view = view;
+        self.outlook_stale = true;
     }
 
     /// Scrolls the text that has the keys, moves along the card's lines, or moves the cursor; down with `way` 1, up with -1.
     fn step(&mut self, step: Stride, way: isize) {
+        if self.view == View::Plans {
+            let height = layout::inside(self.layout().body).height as usize;
+            return self.step_plans(way * step.lines(height) as isize);
+        }
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
             return;
@@ -456,7 +470,7 @@ impl App {
         let stream = match self.view {
             View::Review => Some((&mut self.brief, l.agents)),
             View::Agents => Some((&mut self.full, l.body)),
-            View::Evaluate | View::Timeline | View::Report | View::Control => None,
+            View::Evaluate | View::Timeline | View::Report | View::Control | View::Plans | View::Inspect => None,
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
@@ -497,15 +511,7 @@ impl App {
                 self.set_draft(target, sparsity.map_or(Action::Keep, |sparsity| Action::Sparsify { sparsity }))
             }
             Line::Factors(rank) => self.set_factors(rank),
-            Line::Lift => {
-                let targets: Vec<Target> = self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
-                let bound: Vec<Target> =
-                    targets.into_iter().filter(|t| self.state.constraints_on(t).next().is_some()).collect();
-                if bound.is_empty() {
-                    self.say(Level::Info, "no constraint on this row");
-                }
-                bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
-            }
+            Line::Lift(pattern) => self.lift(&pattern),
             Line::Llm(endpoint) => {
                 let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
                 let named = model.as_deref().unwrap_or("the endpoint's model");
@@ -563,32 +569,6 @@ impl App {
         };
         if self.sends(Command::Level { asked }) {
             self.level_asked = Some(asked);
-        }
-    }
-
-    fn constrain(&mut self, limit: Limit, reason: String) {
-        let fits = |t: &Target| match limit {
-            Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
-            Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
-            Limit::KeepF32 => matches!(t, Target::Layer(_)),
-        };
-        // Whoever begins with a name means what is called so, not the row under the cursor.
-        let word = reason.split_whitespace().next().unwrap_or_default();
-        let layer = self.table.layers.iter().position(|l| l.name == word).map(RowRef::Layer);
-        let named = layer.or_else(|| self.table.blocks.iter().position(|b| b.name == word).map(RowRef::Block));
-        let reason = match named {
-            Some(_) => reason.trim_start().strip_prefix(word).unwrap_or_default().trim().to_owned(),
-            None => reason,
-        };
-        let target = named.or(self.list.current()).and_then(|r| self.targets_of(r).into_iter().find(fits));
-        let Some(target) = target else { return self.nothing("there is nothing that could be bound so") };
-        let bound = match limit {
-            Limit::Freeze => format!("{target}: nothing new here from now on"),
-            Limit::MaxRatio { ratio } => format!("{target}: at most {:.0} % of it may go", 100.0 * ratio),
-            Limit::KeepF32 => format!("{target}: stays f32"),
-        };
-        if self.sends(Command::Constrain { constraint: Constraint { target, limit, reason } }) {
-            self.say(Level::Good, bound);
         }
     }
 
@@ -656,6 +636,13 @@ impl App {
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
             Act::Export => self.state.control.is_some() || self.state.rounds.iter().any(|r| r.artifact.is_some()),
             Act::NextLevel => self.decoding,
+            Act::TakeRow | Act::TakeBlock | Act::TakeAll => {
+                let differ = self.plans.beside.as_ref().is_some_and(|b| !b.rows.is_empty());
+                self.view == View::Plans && differ && self.reviewable()
+            }
+            Act::NextPlan => self.view == View::Plans,
+            Act::Mode => self.agents.is_some(),
+            Act::Fork => self.state.shown_actions().iter().any(|(_, a)| *a != Action::Keep),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
             Act::Confirm => review && self.draft.is_some(),
@@ -697,6 +684,8 @@ impl App {
             | Act::View4
             | Act::View5
             | Act::View6
+            | Act::View7
+            | Act::View8
             | Act::Yank
             | Act::Command
             | Act::Help

@@ -170,7 +170,7 @@ fn run(state: &State, task: Ask, looks: Looks, script: Vec<Said>) -> Ran {
                 ran.done = true;
                 continue;
             }
-            Effect::Connect => DialogueInput::Connected { model: "m".into() },
+            Effect::Connect => DialogueInput::Connected { model: "m".into(), others: Default::default() },
             Effect::StandIn => DialogueInput::StoodIn(Err("nothing to propose".into())),
             Effect::Call { tool, asked } => {
                 let answer =
@@ -213,7 +213,7 @@ proptest! {
         rehearsals in 0usize..3,
     ) {
         let before = decided();
-        let ran = run(&before, Ask::Propose, Looks { calls, rehearsals }, script);
+        let ran = run(&before, Ask::Propose, Looks { calls, rehearsals, ..Looks::default() }, script);
         prop_assert!(ran.done, "it still asks after {} questions", ran.questions);
         prop_assert!(!ran.boundless, "an expectation without bounds");
         prop_assert!(ran.bytes < MOST_BYTES, "{} bytes", ran.bytes);

@@ -214,6 +214,7 @@ fn evaluation(round: u32, profile: Profile, lost: usize) -> Evaluation {
         }),
         doubt: None,
         divergence: None,
+        part: None,
         profile: Some(profile),
         margins: None,
         data_hash: None,
@@ -387,6 +388,7 @@ pub fn verdict() -> Story {
     s.push(Event::Evaluated { evaluation: Box::new(evaluation(1, p, 22)) });
     let line = |name: &str, target, measured, outcome| VerdictLine {
         name: name.into(),
+        class: None,
         target,
         measured,
         range: None,

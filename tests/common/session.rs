@@ -102,6 +102,7 @@ pub fn state() -> State {
         paired: None,
         doubt: None,
         divergence: None,
+        part: None,
     };
     let card = SessionCard {
         model: ModelInfo {

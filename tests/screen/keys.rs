@@ -210,7 +210,7 @@ fn session_keys() {
     // Whom the host asks, not what this terminal's environment says.
     let mut app = reviewing();
     for (at, by) in [(Some("qwen at http://h:1/v1"), Proposer::Agents), (None, Proposer::Planner)] {
-        app.host(HostMsg::Feed { feed: Feed::Agents { at: at.map(str::to_owned) } });
+        app.host(HostMsg::Feed { feed: Feed::Agents { at: at.map(str::to_owned), turns: 1 } });
         assert_eq!(sent(press(&mut app, "r")), [Command::Propose { by }]);
     }
     let mut app = fixture::app(fixture::verdict().state, Settings::default(), (120, 40));
@@ -228,6 +228,35 @@ fn session_keys() {
     let typed = ":freeze blocks.7.mlp.fc1 the skip needs it<enter>";
     assert_eq!(sent(press(&mut app, typed)), [Command::Constrain { constraint: bound }]);
     assert!(text(&drawn(&mut app)).contains("group blocks.7.mlp.fc1: nothing new here"));
+}
+
+#[test]
+fn a_pattern_binds_and_lifts_all_that_it_matches() {
+    let mut app = reviewing();
+    let bound = |commands: Vec<Command>| -> Vec<(Target, Limit, String)> {
+        let of = |c: Command| match c {
+            Command::Constrain { constraint: c } => (c.target, c.limit, c.reason),
+            other => panic!("{other:?}"),
+        };
+        commands.into_iter().map(of).collect()
+    };
+    let limits = bound(sent(press(&mut app, ":max-ratio 25% blocks.1*.mlp.fc1 late ones are thin<enter>")));
+    let names: Vec<&str> = limits.iter().map(|(t, ..)| t.name()).collect();
+    assert_eq!(names, ["blocks.1.mlp.fc1", "blocks.10.mlp.fc1", "blocks.11.mlp.fc1"]);
+    let limit = Limit::MaxRatio { ratio: 0.25 };
+    assert!(limits.iter().all(|(t, l, why)| *t == group(t.name()) && *l == limit && why == "late ones are thin"));
+    assert!(text(&drawn(&mut app)).contains("3 targets bound; `:lift blocks.1*.mlp.fc1` lifts that"));
+    assert_eq!(bound(sent(press(&mut app, ":keep-f32 *.attn.qkv<enter>"))).len(), 12);
+    assert_eq!(sent(press(&mut app, ":freeze nowhere.* x<enter>")), []);
+    assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("is called `nowhere.*`")), "{:?}", app.message);
+    for (target, limit, reason) in limits {
+        event(&mut app, Event::ConstraintSet { constraint: Constraint { target, limit, reason } });
+    }
+    let lifted = sent(press(&mut app, ":lift blocks.1?.mlp.fc1<enter>"));
+    assert_eq!(lifted, [], "a question mark is a letter of a name here");
+    let lifted = sent(press(&mut app, ":lift blocks.1*<enter>"));
+    assert_eq!(lifted.len(), 3, "{lifted:?}");
+    assert!(lifted.iter().all(|c| matches!(c, Command::Unconstrain { .. })));
 }
 
 #[test]

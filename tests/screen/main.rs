@@ -6,10 +6,12 @@ mod control;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod header;
+mod inspect;
 mod keys;
 mod latency;
 mod looks;
 mod plan;
+mod plans;
 mod robust;
 mod weights;
 mod work;

@@ -5,20 +5,27 @@
 
 use super::{Call, Cut, Dialogue, Effect, Message, Reply, Role, Spent, Stage, Tool, Turn, clean, delta};
 use crate::agent::calls;
-use crate::agent::tools::{self, Does, TOOLS};
+use crate::agent::tools::{self, ASK, Does, TOOLS};
 use crate::session::{Channel, Feed};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 
 /// Characters of one answer that go back, where the prompt has all its room; less where a server found it too long.
 const ANSWER: usize = 8_000;
+/// Questions to the engineer in one run: they cost attention, of which there is least.
+const QUESTIONS: usize = 2;
 /// Characters of a call, and of its answer, in the stream.
 const SHOWN: usize = 160;
 
 impl Dialogue {
+    /// The server of the role's model refused tools.
+    pub(super) fn toolless(&self, role: &Role) -> bool {
+        self.no_tools.iter().any(|m| m == self.model_of(role))
+    }
+
     /// Whether `role` may look things up.
-    fn may_look(&self) -> bool {
-        !self.no_tools && self.input.looks.calls > 0
+    fn may_look(&self, role: &Role) -> bool {
+        !self.toolless(role) && self.input.looks.calls > 0
     }
 
     /// All calls of a turn are made.
@@ -29,7 +36,7 @@ impl Dialogue {
     /// The tools that a turn may still call.
     pub(super) fn offered(&self, turn: &Turn) -> Vec<&'static str> {
         let spent = self.spent(turn);
-        if !self.may_look() || (spent && turn.told_off) {
+        if !self.may_look(turn.role) || (spent && turn.told_off) {
             return Vec::new();
         }
         let has = |t: &&Tool| match t.does {
@@ -38,9 +45,9 @@ impl Dialogue {
             _ if spent => false,
             Does::Looks => true,
             Does::Rehearses => self.rehearsed < self.input.looks.rehearsals,
-            Does::Asks => false,
+            Does::Asks => self.input.asks && self.questions < QUESTIONS,
         };
-        TOOLS.iter().filter(has).map(|t| t.name).collect()
+        TOOLS.iter().chain([&ASK]).filter(has).map(|t| t.name).collect()
     }
 
     /// What is said of them beforehand.
@@ -64,7 +71,7 @@ impl Dialogue {
     /// Some models go on calling where no tool is offered. Told once that nothing is left, what they call next is passed over.
     pub(super) fn calls_of(&self, turn: &Turn, reply: &Reply) -> Vec<Call> {
         let offered = !self.offered(turn).is_empty();
-        if reply.cut == Some(Cut::Circles) || !self.may_look() || (!offered && turn.told_off) {
+        if reply.cut == Some(Cut::Circles) || !self.may_look(turn.role) || (!offered && turn.told_off) {
             return Vec::new();
         }
         match reply.calls.is_empty() {
@@ -101,6 +108,7 @@ impl Dialogue {
                 Ok((tool, asked)) => {
                     turn.looked += 1;
                     self.rehearsed += usize::from(tool.does == Does::Rehearses);
+                    self.questions += usize::from(tool.does == Does::Asks);
                     self.out.push(Effect::Call { tool: tool.name, asked });
                     self.step = Stage::Looking(turn, left);
                     return;
@@ -125,6 +133,10 @@ impl Dialogue {
         let Some(tool) = tools::find(call.name.trim()).filter(|t| offered.contains(&t.name)) else {
             return Err(match call.name.trim() {
                 "rehearse" => "no rehearsals are left; hint: `forecast` costs nothing".to_owned(),
+                "ask_human" => {
+                    "no questions are left, or nobody is there to answer; hint: say in your answer what you assumed"
+                        .to_owned()
+                }
                 "propose" => "this role proposes nothing; hint: answer in words".to_owned(),
                 other => format!("no tool `{}`; hint: {}", clean::line(other, 60), offered.join(", ")),
             });
@@ -141,6 +153,10 @@ impl Dialogue {
         seconds: f64,
     ) {
         turn.said.spent = turn.said.spent.and(Spent::only(seconds));
+        // What was known before took no time of the machine's.
+        if answer.as_ref().is_ok_and(|told| told[tools::KNOWN] == true) {
+            self.rehearsed = self.rehearsed.saturating_sub(1);
+        }
         let id = left.pop_front().unwrap_or_default().id;
         self.told(&mut turn, id, answer);
         self.go_on(turn, left);

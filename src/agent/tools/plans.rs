@@ -314,7 +314,7 @@ pub fn constraints(state: &State) -> Result<Value, String> {
         state.budget.items().into_iter().filter_map(|(name, v)| Some((name.to_owned(), json!(v?)))).collect();
     Ok(json!({
         "budget": budget,
-        "budget_means": "latency, macs, memory and params: at most this factor of the original; drop: the metric may get worse by this; kl: nats a token",
+        "budget_means": "latency, macs, memory and params: at most this factor of the original; drop: the metric may get worse by this; class: no class may lose more points of its accuracy; kl: nats a token",
         "constraints": state.constraints.iter().rev().take(MOST).map(row).collect::<Vec<_>>(),
     }))
 }

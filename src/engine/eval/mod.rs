@@ -18,7 +18,7 @@ mod views;
 pub use against::{Against, against};
 pub use answers::{Bounds, Said, answers};
 pub use choices::{Weighed, choices};
-pub use early::{Early, Until, until_clear};
+pub use early::{Drawn, Early, Until, drawn_until_clear, until_clear};
 pub use error::{EvalError, Result};
 pub use generate::{At, Levels, Sampler, Sampling, Written, generate, generate_at};
 pub use margin::Margins;

@@ -133,6 +133,15 @@ pub(super) enum LiveValues {
 }
 
 impl Live {
+    /// The values that cross `cut`, of so many images.
+    pub(super) fn of(cut: &Cut, images: usize, values: LiveValues) -> Live {
+        let elements: usize = match &values {
+            LiveValues::Host(_, values) => values.values().map(|v| v.len()).sum(),
+            LiveValues::Device(values) => values.values().map(Tensor::elem_count).sum(),
+        };
+        Live { cut: cut.clone(), images, bytes: 4 * elements as u64, values }
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -253,18 +253,16 @@ impl Backend for Cpu {
         let binding = input::binding(&self.graph, x)?;
         let sizes = self.sizes(&mut state.sizes, binding)?;
         let outs = self.on_input(&state.arenas, (x, None), &sizes, 0..first, &fetch, None)?;
-        let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
-        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values: LiveValues::Host(binding, values) })
+        Ok(Live::of(cut, x.dim(0)?, LiveValues::Host(binding, values)))
     }
 
     fn run_on(&self, state: &mut State, live: &Live, cut: &Cut) -> Result<Live> {
         let (to, crossing) = self.before(cut);
         let fetch: Vec<usize> = crossing.iter().map(|(_, v)| *v).collect();
         let (binding, _, outs) = self.resume(state, live, to, &fetch)?;
-        let bytes = outs.iter().map(|v| 4 * v.len() as u64).sum();
         let values = crossing.iter().zip(outs).map(|((id, _), v)| (*id, v.into())).collect();
-        Ok(Live { cut: cut.clone(), images: live.images, bytes, values: LiveValues::Host(binding, values) })
+        Ok(Live::of(cut, live.images, LiveValues::Host(binding, values)))
     }
 
     fn run_from(&self, state: &mut State, live: &Live, some: Option<Every>) -> Result<Tensor> {

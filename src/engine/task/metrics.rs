@@ -243,13 +243,31 @@ impl Metrics {
     }
 }
 
-/// Wilson's score interval of `k` out of `n` (E. B. Wilson, JASA 22:209-212, 1927).
+/// Wilson's score interval of `k` out of `n` (E. B. Wilson, JASA 22:209-212, 1927) at 95 %.
 pub fn wilson(k: f64, n: f64) -> (f64, f64) {
-    let (p, z2) = (k / n, Z * Z);
+    wilson_at(k, n, Z)
+}
+
+/// [`wilson`] at another level: `z` is the standard normal's quantile.
+pub(super) fn wilson_at(k: f64, n: f64, z: f64) -> (f64, f64) {
+    let (p, z2) = (k / n, z * z);
     let centre = p + z2 / (2.0 * n);
-    let half = Z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
+    let half = z * (p * (1.0 - p) / n + z2 / (4.0 * n * n)).sqrt();
     let scale = 1.0 + z2 / n;
     (((centre - half) / scale).max(0.0), ((centre + half) / scale).min(1.0))
+}
+
+/// What the class loses that loses most; see [`super::worst_class`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WorstClass {
+    pub class: usize,
+    /// Images of it.
+    pub images: usize,
+    /// Points of its accuracy, positive for worse.
+    pub loss: f64,
+    /// Between what the largest loss of any class lies.
+    pub low: f64,
+    pub high: f64,
 }
 
 /// The difference in accuracy of two models on the same images.

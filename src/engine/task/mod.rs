@@ -24,8 +24,8 @@ pub use classify::{Classify, cross_entropy, kl};
 pub use divergence::{Divergence, Divergences, row as row_divergence};
 pub use error::TaskError;
 pub use language::{NEXT_TOKEN, NextToken, PERPLEXITY, surprise};
-pub use metrics::{Classes, Metric, Metrics, Paired, Reading, wilson};
-pub use paired::{from_counts, paired};
+pub use metrics::{Classes, Metric, Metrics, Paired, Reading, WorstClass, wilson};
+pub use paired::{from_counts, paired, worst_class};
 pub use sequential::{ALPHA, Clear, Sequential};
 pub use targets::Targets;
 

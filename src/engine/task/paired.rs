@@ -1,7 +1,8 @@
 //! Paired statistics: two models on the same images. Far sharper than comparing two accuracies, because the images that
 //! both get right or wrong cancel.
 
-use super::{Paired, wilson};
+use super::metrics::{Z, wilson_at};
+use super::{Paired, WorstClass};
 
 /// New minus base accuracy with its 95 % interval. Image `i` of both slices must be the same image; surplus entries of
 /// the longer slice are ignored.
@@ -20,6 +21,42 @@ pub fn paired(base: &[bool], new: &[bool]) -> Paired {
 
 /// [`paired`] from its two-by-two table: right in both, only in the base, only in the new, in neither.
 pub fn from_counts(both: usize, lost: usize, gained: usize, neither: usize) -> Paired {
+    from_counts_at([both, lost, gained, neither], Z)
+}
+
+/// What the class loses that loses most of its right answers, with an interval for the largest loss of any class: each class's own holds at 95 %
+/// for all of them together (Bonferroni: C. E. Bonferroni, 1936), so that one of twenty that looks bad by chance is no verdict. `None` without
+/// images. Image `i` of all slices must be the same image.
+pub fn worst_class(base: &[bool], new: &[bool], labels: &[u32]) -> Option<WorstClass> {
+    let classes = labels.iter().max().map_or(0, |&l| l as usize + 1);
+    let mut cells = vec![[0usize; 4]; classes];
+    for ((b, n), &label) in base.iter().zip(new).zip(labels) {
+        cells[label as usize][usize::from(!b) * 2 + usize::from(!n)] += 1;
+    }
+    let seen: Vec<(usize, [usize; 4])> =
+        cells.into_iter().enumerate().filter(|(_, c)| c.iter().sum::<usize>() > 0).collect();
+    let z = quantile(0.05 / seen.len().max(1) as f64);
+    let of = |(class, cells): (usize, [usize; 4])| {
+        let p = from_counts_at(cells, z);
+        WorstClass { class, images: p.n, loss: -p.diff, low: -p.high, high: -p.low }
+    };
+    let all: Vec<WorstClass> = seen.into_iter().map(of).collect();
+    let worst = all.iter().copied().max_by(|a, b| a.loss.total_cmp(&b.loss))?;
+    let most = |f: fn(&WorstClass) -> f64| all.iter().map(f).fold(f64::NEG_INFINITY, f64::max);
+    Some(WorstClass { low: most(|c| c.low), high: most(|c| c.high), ..worst })
+}
+
+/// The standard normal's quantile that leaves `two_sided` outside on both sides together.
+fn quantile(two_sided: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 40.0);
+    for _ in 0..100 {
+        let middle = 0.5 * (low + high);
+        if libm::erfc(middle / std::f64::consts::SQRT_2) > two_sided { low = middle } else { high = middle }
+    }
+    low
+}
+
+fn from_counts_at([both, lost, gained, neither]: [usize; 4], z: f64) -> Paired {
     let n = both + lost + gained + neither;
     if n == 0 {
         return Paired { p: 1.0, low: -100.0, high: 100.0, ..Paired::default() };
@@ -28,8 +65,8 @@ pub fn from_counts(both: usize, lost: usize, gained: usize, neither: usize) -> P
     let total = n as f64;
     let (new, base) = ((e + f) / total, (e + g) / total);
     let diff = (f - g) / total;
-    let (l_new, u_new) = wilson(e + f, total);
-    let (l_base, u_base) = wilson(e + g, total);
+    let (l_new, u_new) = wilson_at(e + f, total, z);
+    let (l_base, u_base) = wilson_at(e + g, total, z);
     let margins = ((e + f) * (g + h) * (e + g) * (f + h)).sqrt();
     let raw = e * h - f * g;
     // Newcombe's continuity correction of phi applies to positive association only.
@@ -64,10 +101,43 @@ fn mcnemar(gained: usize, lost: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::wilson;
     use super::*;
 
     fn close(a: f64, b: f64, tol: f64) {
         assert!((a - b).abs() <= tol, "{a} is not {b} to {tol}");
+    }
+
+    #[test]
+    fn quantiles_are_those_of_tables() {
+        for (two_sided, z) in
+            [(0.05, 1.959_963_985), (0.005, 2.807_033_768), (0.01, 2.575_829_304), (5e-5, 4.055_626_981)]
+        {
+            close(quantile(two_sided), z, 1e-8);
+        }
+    }
+
+    #[test]
+    fn the_class_that_loses_most_is_found_and_chance_among_many_is_no_verdict() {
+        // Class 1 loses 30 of 100, class 0 one, class 2 gains.
+        let (mut base, mut new, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+        for (class, lost, gained) in [(0u32, 1, 0), (1, 30, 0), (2, 0, 5)] {
+            for i in 0..100 {
+                labels.push(class);
+                base.push(i < lost || i >= lost + gained);
+                new.push(i >= lost);
+            }
+        }
+        let w = worst_class(&base, &new, &labels).expect("images");
+        assert_eq!((w.class, w.images, w.loss), (1, 100, 30.0));
+        let alone = paired(&base[100..200], &new[100..200]);
+        assert!(w.low < -alone.high && w.high > -alone.low && w.low > 10.0, "{w:?} {alone:?}");
+        assert_eq!(worst_class(&[], &[], &[]), None);
+        // A hundred classes of twenty images, each of which loses one or none by chance: the worst looks like five points, and may be none.
+        let labels: Vec<u32> = (0..2000).map(|i| i / 20).collect();
+        let new: Vec<bool> = (0..2000).map(|i| !(i % 20 == 0 && i / 20 % 3 == 0)).collect();
+        let w = worst_class(&[true; 2000], &new, &labels).expect("images");
+        assert!(w.loss == 5.0 && w.low < 0.5 && w.high > 20.0, "{w:?}");
     }
 
     #[test]

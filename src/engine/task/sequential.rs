@@ -27,6 +27,9 @@ pub const ALPHA: f64 = 0.005;
 /// networks that are broken, the least for tenths of a point.
 const PARTS: [f64; 6] = [0.8, 0.4, 0.2, 0.1, 0.05, 0.025];
 
+/// More images than anybody has: 2^40.
+const MANY: usize = 1 << 40;
+
 /// What became clear of the set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clear {
@@ -97,6 +100,13 @@ impl Sequential {
             clear: None,
             counted: false,
         }
+    }
+
+    /// Of all images like those that come, of whose accuracy at most `allowed` points may be lost: so many that what came changes nothing for
+    /// those that did not. The question that a sample's interval answers ([`super::Task::compare`]), where [`Sequential::new`] asks
+    /// only about the set itself.
+    pub fn of_many(allowed: f64, alpha: f64) -> Sequential {
+        Sequential::new(MANY, allowed, alpha)
     }
 
     /// Takes the next image of the random order, and gives what is clear by now. What became clear stays so, unless counts prove otherwise; when
@@ -215,8 +225,8 @@ fn first(mut low: i64, mut high: i64, stands: impl Fn(i64) -> bool) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand::SeedableRng;
     use rand::seq::SliceRandom;
+    use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     const TIMES: usize = 1000;
@@ -253,6 +263,11 @@ mod tests {
     /// Wrong at most 5 times in a thousand by the theory; 10 leave room for chance. Shares are what a simulation in Python took, give or take.
     fn check(total: usize, pairs: (usize, usize), share: (f64, f64)) {
         let (wrong, took) = thousand(total, pairs, 1.0, ALPHA);
+        // What the README says of it, under `--nocapture`.
+        println!(
+            "{pairs:?} lost and gained of {total}: clear after {:.0} on average, {wrong} wrong",
+            took * total as f64
+        );
         assert!(wrong < 10, "{pairs:?} of {total}: {wrong} wrong");
         assert!(share.0 <= took && took <= share.1, "{pairs:?} of {total}: a share of {took}");
     }
@@ -266,6 +281,39 @@ mod tests {
         check(10_000, (150, 150), (0.2, 0.5));
         check(1000, (60, 10), (0.2, 0.55));
         check(1000, (10, 10), (0.6, 0.95));
+    }
+
+    /// Images like a population's come one after the other, and there is always another.
+    #[test]
+    fn a_verdict_on_all_such_images_is_seldom_wrong_and_says_when_it_cannot_tell() {
+        let mut rng = ChaCha8Rng::seed_from_u64(9);
+        // Lost and gained of a thousand, at most 2 % allowed to go.
+        for (lost, gained) in [(20u32, 0u32), (30, 10), (21, 0), (60, 10), (10, 10), (0, 0)] {
+            let right = if lost - gained.min(lost) <= 20 { Clear::Held } else { Clear::Missed };
+            let (mut wrong, mut open) = (0, 0);
+            for time in 0..TIMES {
+                let mut test = Sequential::of_many(2.0, ALPHA);
+                let found = (0..2000).find_map(|_| {
+                    let at = rng.random_range(0..1000);
+                    test.push(at < lost || at >= lost + gained, at >= lost)
+                });
+                assert!(!test.counted());
+                // What the range says is what the verdict says; it takes a while.
+                if time < 20 {
+                    let (low, high) = test.range();
+                    assert!(low <= high && (found == Some(Clear::Held)) == (low >= -2.0 - 1e-9), "{low} {high}");
+                    assert_eq!(found == Some(Clear::Missed), high < -2.0, "{low} {high}");
+                }
+                match found {
+                    None => open += 1,
+                    Some(clear) => wrong += usize::from(clear != right),
+                }
+            }
+            assert!(wrong < 10, "{lost} lost, {gained} gained: {wrong} wrong");
+            // At the bound itself nobody can tell; far from it 2,000 images nearly always can.
+            let near = lost - gained.min(lost) >= 20 && lost - gained.min(lost) <= 21;
+            assert!(if near { open > 900 } else { open < 300 }, "{lost} lost, {gained} gained: {open} open");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ const LINE: usize = 300;
 /// Decisions of one offer or rehearsal.
 const MOST: usize = 1024;
 
-fn few(n: usize) -> Result<(), String> {
+pub(super) fn few(n: usize) -> Result<(), String> {
     match n {
         0 => Err("no decision was given; hint: at least one".to_owned()),
         n if n > MOST => Err(format!("{n} decisions are too many; hint: {MOST} at most")),

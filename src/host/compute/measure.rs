@@ -1,20 +1,19 @@
-//! Measuring for the host: profiles, ladders, sensitivities, the baseline, and a compressed model against it.
+//! Measuring for the host: profiles, ladders, sensitivities, latencies. Not here: what a model is worth (`judge`).
 
-use super::{Compute, JobError, counts, lock, takes_text, working_batch};
-use crate::eval::{self, Against, Divergence, EvalError, Margins, Metrics, Scored};
+use super::{Compute, JobError, lock, takes_text, working_batch};
+use crate::eval::EvalError;
 use crate::exec::{KvFormat, OutOfMemory, Plan, halving};
 use crate::graph::Graph;
 use crate::graph::ggml::Block;
 use crate::host::engine::Job;
 use crate::model::Model;
-use crate::plan::{self, Measured, Verdict};
 use crate::profile::{
     self, Doubt, Ladder, LadderOptions, LadderProgress, LatencyStats, LayerParameters, Paired, PairedOptions, Profile,
-    ProfileError, ProfileOptions, ProfileUpdate, Ratio, SensCurve, SensOptions, SensUpdate, Workload,
+    ProfileError, ProfileOptions, ProfileUpdate, SensCurve, SensOptions, SensUpdate, Workload,
 };
 use crate::prune::PruneError;
 use crate::recover::RepairError;
-use crate::session::{Evaluation, Event, Feed, LiveRow, State, private};
+use crate::session::{Event, Feed, LiveRow, State};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +36,7 @@ macro_rules! or_cancelled {
 or_cancelled!(EvalError, ProfileError, PruneError, RepairError);
 
 /// What did not go as asked, in the log pane.
-fn tell(job: &Job, notes: &[String]) {
+pub(super) fn tell(job: &Job, notes: &[String]) {
     for text in notes {
         job.say(Feed::warn(text));
     }
@@ -59,7 +58,7 @@ impl Compute {
     }
 
     /// Items a batch of every latency: as the original's profile has them, which are fewer than was asked for where memory ran out.
-    fn latency_batch(&self, state: &State) -> usize {
+    pub(super) fn latency_batch(&self, state: &State) -> usize {
         state.profile_of(0).map_or(self.shelf.recipe.how.batch, |p| p.batch)
     }
 
@@ -74,7 +73,7 @@ impl Compute {
         Ok(Profile { parameters, ..profile })
     }
 
-    fn profile_in(&self, batch: usize, model: &Model, job: &Job) -> Result<Profile, ProfileError> {
+    pub(super) fn profile_in(&self, batch: usize, model: &Model, job: &Job) -> Result<Profile, ProfileError> {
         let options = ProfileOptions {
             batch,
             threads: self.threads(),
@@ -193,64 +192,6 @@ impl Compute {
         keep(base, &mut waiting)
     }
 
-    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Scored, JobError> {
-        let (prep, batch) = (&model.info.preprocess, self.working_batch());
-        let meter = &mut job.meter("evaluate", label);
-        let run = eval::evaluate(plan, &self.data, prep, batch, job.cancel(), meter)?;
-        tell(job, &run.notes);
-        Ok(run)
-    }
-
-    /// Evaluates what a round made; with how far its outputs are from the original's, where the task tells that and the device has memory
-    /// for both.
-    fn evaluate_beside(&self, model: &Model, plan: &Plan, job: &Job) -> Result<(Scored, Option<Divergence>), JobError> {
-        let label = "the compressed model";
-        if !self.data.task().beside() {
-            return Ok((self.evaluate_model(model, plan, label, job)?, None));
-        }
-        let beside = || -> Result<Against, EvalError> {
-            let original = Plan::of(&self.model, &self.compiles())?;
-            let (prep, batch) = (&model.info.preprocess, self.working_batch());
-            let meter = &mut job.meter("evaluate", label);
-            eval::against(&original, plan, &self.data, prep, batch, job.cancel(), meter)
-        };
-        match beside() {
-            Err(e) if e.is_out_of_memory() => {
-                tell(
-                    job,
-                    &["how far the outputs are from the original's was not measured: no memory for both".to_owned()],
-                );
-                Ok((self.evaluate_model(model, plan, label, job)?, None))
-            }
-            found => {
-                let found = found?;
-                tell(job, &found.model.notes);
-                Ok((found.model, Some(found.divergence)))
-            }
-        }
-    }
-
-    pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
-        let plan = self.compile(&self.model)?;
-        let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
-        let margins = (!run.margins.is_empty()).then(|| Margins::of(&run.margins));
-        self.unchanged()?;
-        self.remember_baseline(run.scores);
-        let (whole, doubt) = match state.profile_of(0) {
-            Some(profile) => (profile.whole, profile.doubt),
-            None => self.whole_latency(&plan, self.latency_batch(state), job)?.unwrap_or_default(),
-        };
-        let evaluation = self.evaluation(0, run.metrics, &self.model, &plan)?;
-        Ok(Evaluation { whole, baseline_ms: whole.p50, margins, doubt, ..evaluation })
-    }
-
-    /// What is known of an evaluated model but for how long it takes.
-    fn evaluation(&self, round: u32, metrics: Metrics, model: &Model, plan: &Plan) -> Result<Evaluation, JobError> {
-        let (macs, params) = counts(model).map_err(JobError::Failed)?;
-        let (weight_bytes, data_hash) = (plan.weight_bytes(), self.data.seen(0..self.data.len()));
-        Ok(Evaluation { round, metrics, weight_bytes, params, macs, data_hash, ..Evaluation::default() })
-    }
-
     fn paired_options(&self) -> PairedOptions {
         let threads = if self.device.device.is_cpu() { self.threads().unwrap_or_else(crate::exec::threads) } else { 1 };
         let usual = PairedOptions::default();
@@ -258,7 +199,7 @@ impl Compute {
     }
 
     /// `None` where the device has no memory for `batch` items.
-    fn whole_latency(
+    pub(super) fn whole_latency(
         &self,
         plan: &Plan,
         batch: usize,
@@ -309,93 +250,10 @@ impl Compute {
         }
         Ok(Some(paired))
     }
-
-    /// Evaluates what a round made, in the same minute as the original's latency. What only a latency or a layer's time found no memory
-    /// for is left out: the model and what it scores stay.
-    pub(super) fn judge_model(
-        &self,
-        state: &State,
-        round: u32,
-        artifact: &str,
-        job: &Job,
-    ) -> Result<(Evaluation, Verdict), JobError> {
-        let missing = || JobError::Failed("the baseline was never evaluated; hint: run again".to_owned());
-        let baseline = state.baseline().ok_or_else(missing)?;
-        let model = self.shelf.artifact(artifact)?;
-        let scores = self.baseline_scores(job)?;
-        let (run, evaluation) = {
-            let plan = self.compile(&model)?;
-            let (run, divergence) = self.evaluate_beside(&model, &plan, job)?;
-            let evaluation = self.evaluation(round, run.metrics, &model, &plan)?;
-            (run.scores, Evaluation { divergence, ..evaluation })
-        };
-        if let (Some(then), Some(now)) = (&baseline.data_hash, &evaluation.data_hash)
-            && then != now
-        {
-            return Err(JobError::Failed(format!(
-                "the images of evaluation data `{}` changed since the baseline was measured on them; hint: put the old data \
-                 back, or open a new session with `--name`",
-                self.shelf.recipe.data.spec
-            )));
-        }
-        let change = self.data.task().compare(&scores, &run);
-        let latency = self.time_beside(state, &model, job)?;
-        let batch = self.latency_batch(state);
-        let layers = match self.profile_in(batch, &model, job) {
-            Err(e) if !e.is_out_of_memory() => return Err(e.into()),
-            timed => timed.ok().filter(|p| p.batch == batch),
-        };
-        let layers = match layers {
-            Some(timed) => Some(Profile { parameters: parameters_of(&model, job)?, ..timed }),
-            None => None,
-        };
-        if layers.is_none() {
-            let text =
-                format!("the device has no memory to time the compressed model's layers with {batch} images a batch");
-            tell(job, &[text]);
-        }
-        let counted = |e: &Evaluation| Measured {
-            macs: e.macs.get(crate::graph::MacConvention::default()),
-            weight_bytes: e.weight_bytes,
-            params: e.params,
-        };
-        let factor = latency.map_or(Ratio::UNKNOWN, |l| l.ratio);
-        let kl = evaluation.divergence.map(|d| d.kl);
-        let verdict = plan::verdict(&state.budget, &counted(baseline), &counted(&evaluation), factor, change, kl);
-        let mut evaluation = Evaluation { profile: layers, ..evaluation };
-        if let Some(latency) = &latency {
-            evaluation.measured_again(latency);
-        }
-        Ok((evaluation, verdict))
-    }
-
-    fn remember_baseline(&self, scores: Vec<f32>) {
-        let bytes: Vec<u8> = scores.iter().flat_map(|s| s.to_le_bytes()).collect();
-        if let Err(e) = crate::files::write_privately(&self.shelf.place.baseline_file(), &bytes) {
-            // Worked out again when it is needed.
-            tracing::warn!(error = %e, "could not keep the baseline's scores");
-        }
-        *lock(&self.baseline) = Some(Arc::new(scores));
-    }
-
-    /// What the original scores on each item: from memory, from the session's folder, or evaluated again.
-    fn baseline_scores(&self, job: &Job) -> Result<Arc<Vec<f32>>, JobError> {
-        if let Some(known) = lock(&self.baseline).clone() {
-            return Ok(known);
-        }
-        if let Ok(bytes) = private::read(&self.shelf.place.baseline_file(), 4 * self.data.len() as u64)
-            && let Some(scores) = stored_scores(&bytes, self.data.len())
-        {
-            return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
-        }
-        let run = self.evaluate_model(&self.model, &self.compile(&self.model)?, "the original", job)?;
-        self.unchanged()?;
-        Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
-    }
 }
 
 /// What there is to tell of the weights of `model`'s layers.
-fn parameters_of(model: &Model, job: &Job) -> Result<Vec<LayerParameters>, ProfileError> {
+pub(super) fn parameters_of(model: &Model, job: &Job) -> Result<Vec<LayerParameters>, ProfileError> {
     profile::parameters(model, job.cancel(), &mut |layer, done, all| {
         job.progress("parameters", layer, done, all);
     })
@@ -424,15 +282,6 @@ fn unmeasured(batch: usize, fewer: Option<(usize, String)>) -> String {
         "the latency was not measured: the device ran out of memory with {batch} images a batch{fewer}; hint: open the \
          session with a smaller --batch"
     )
-}
-
-/// Scores of `n` items as they were stored: an f32 each, or in sessions of older versions a byte, 1 for right.
-fn stored_scores(bytes: &[u8], n: usize) -> Option<Vec<f32>> {
-    if bytes.len() == n {
-        return Some(bytes.iter().map(|&b| f32::from(u8::from(b == 1))).collect());
-    }
-    let (each, rest) = bytes.as_chunks::<4>();
-    (each.len() == n && rest.is_empty()).then(|| each.iter().map(|b| f32::from_le_bytes(*b)).collect())
 }
 
 #[cfg(test)]

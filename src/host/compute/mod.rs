@@ -6,6 +6,8 @@
 
 mod control;
 mod heal;
+mod iterate;
+mod judge;
 pub mod measure;
 mod produce;
 mod propose;
@@ -34,9 +36,7 @@ use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{
-    Artifacts, Ask, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Utterance, private,
-};
+use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Utterance, private};
 use crate::train::{self, Heal};
 use shelf::Shelf;
 use std::path::PathBuf;
@@ -379,7 +379,7 @@ impl Work for Compute {
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError> {
         match by {
             Proposer::Planner => self.ask_planner(state, job),
-            Proposer::Agents => self.run_agents(Ask::Propose, state, llm, job),
+            Proposer::Agents => self.ask_agents(state, llm, job),
         }
     }
 
@@ -418,8 +418,9 @@ impl Work for Compute {
         state: &State,
         round: u32,
         artifact: &str,
+        until_clear: bool,
         job: &Job,
     ) -> Result<(Evaluation, Verdict), JobError> {
-        self.on_original(|| self.judge_model(state, round, artifact, job))
+        self.on_original(|| self.judge_model(state, (round, artifact), until_clear, job))
     }
 }

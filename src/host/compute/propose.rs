@@ -7,14 +7,21 @@ use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
-use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key, same_cut};
-use crate::session::{Ask, Channel, Event, Feed, ROLES, Rival, Role, State, Utterance};
-use serde_json::{Map, Value};
+use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key};
+use crate::session::{
+    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, ROLES, Rival, Role, State, Utterance, differences,
+};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 const PLANNER: &str = "planner";
+/// Longest question to the engineer, characters.
+const QUESTION: usize = 600;
+/// How often it is looked whether there is an answer.
+const ASKS_EVERY: Duration = Duration::from_millis(250);
 
 /// Asks the planner what it would propose now.
 pub fn plan_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<Vec<Decision>, String> {
@@ -44,7 +51,12 @@ pub(super) fn proposal_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<P
 
 /// What takes back the open proposals that a new plan is without, of those that its author `may` decide: what would run is the new plan,
 /// not both.
-fn given_up(state: &State, new: &[Decision], author: &Author, may: impl Fn(&Target) -> bool) -> Vec<Decision> {
+pub(super) fn given_up(
+    state: &State,
+    new: &[Decision],
+    author: &Author,
+    may: impl Fn(&Target) -> bool,
+) -> Vec<Decision> {
     let given = state.given();
     let kept_anyway = |d: &Decision| {
         let stands = given.iter().find(|g| g.target == d.target).map_or(Action::Keep, |g| g.action.clone());
@@ -64,6 +76,23 @@ fn given_up_by_agents(state: &State, new: &[Decision]) -> Vec<Decision> {
         _ => ROLES.iter().filter(|r| new.iter().any(|d| r.may(d.target.kind()))).collect(),
     };
     given_up(state, new, &author, |target| roles.iter().any(|r| r.may(target.kind())))
+}
+
+/// Roles that are asked elsewhere than the others, and those that the planner answers for.
+fn elsewhere(llm: &Llm) -> (BTreeMap<&'static str, Endpoint>, Vec<&'static str>) {
+    let usual = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
+    let (mut others, mut planned) = (BTreeMap::new(), Vec::new());
+    for role in &ROLES {
+        match llm.roles.get(role.name) {
+            None => {}
+            Some(Answers::Planner) => planned.push(role.name),
+            Some(Answers::Model { model, base_url }) => {
+                let url = base_url.as_deref().or(llm.base_url.as_deref());
+                others.extend(Endpoint::from_env(url, Some(model)).map(|e| (role.name, e.beside(usual.as_ref()))));
+            }
+        }
+    }
+    (others, planned)
 }
 
 impl Compute {
@@ -101,11 +130,21 @@ impl Compute {
         if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
-        self.run_agents(Ask::Evaluate, state, llm, job)
+        self.speak(Ask::Evaluate, state, llm, String::new(), job).map(drop)
     }
 
-    /// Runs the pipeline on this thread and passes on what it says.
-    pub(super) fn run_agents(&self, task: Ask, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    /// Agents propose, as often as they may by themselves; then the planner says what it would do.
+    pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        let unanswered = self.speak(Ask::Propose, state, llm, String::new(), job)?;
+        if llm.looks.turns > 1 && !unanswered && (llm.base_url.is_some() || llm.model.is_some()) {
+            self.iterate(llm, job)?;
+        }
+        self.beside(job)
+    }
+
+    /// Runs the pipeline on this thread and passes on what it says; `news` are told the roles besides the facts. Whether they put a question that
+    /// nobody answered.
+    pub(super) fn speak(&self, task: Ask, state: &State, llm: &Llm, news: String, job: &Job) -> Result<bool, JobError> {
         let of = Arc::new(state.clone());
         let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
@@ -118,16 +157,25 @@ impl Compute {
             job.say(Feed::warn(text));
         }
         let refused = self.desk.refused.clone();
-        let input = AgentInput { prompts, refused, looks: llm.looks, ..AgentInput::new(task, state.clone(), stand_in) };
+        // A run by policy has nobody who could answer, and a verdict is not kept waiting.
+        let asks = task == Ask::Propose && !self.shelf.recipe.how.blind;
+        let (others, planned) = elsewhere(llm);
+        let told = AgentInput::new(task, state.clone(), stand_in);
+        let input = AgentInput { prompts, refused, looks: llm.looks, asks, news, others, planned, ..told };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();
-        let mut to =
-            ToHost { compute: self, job, forecaster: state.forecaster(), cancel: cancel.clone(), failed: None };
+        let mut to = ToHost {
+            compute: self,
+            job,
+            forecaster: state.forecaster(),
+            cancel: cancel.clone(),
+            unanswered: false,
+            failed: None,
+        };
         runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
         job.cancel().check()?;
-        to.failed.map_or(Ok(()), Err)?;
-        if task == Ask::Propose { self.beside(job) } else { Ok(()) }
+        to.failed.map_or(Ok(to.unanswered), Err)
     }
 
     /// After agents proposed: what the planner would do for the same budget, and where that differs.
@@ -158,14 +206,7 @@ impl Compute {
 /// Two plans for one budget, in words.
 fn difference(state: &State, theirs: &[(Target, Action)], own: &[(Target, Action)]) -> String {
     let changes = |plan: &[(Target, Action)]| plan.iter().filter(|(_, a)| *a != Action::Keep).count();
-    let other = |a: &[(Target, Action)], b: &[(Target, Action)]| {
-        let same = |x: &(Target, Action)| b.iter().any(|y| x.0 == y.0 && same_cut(&x.1, &y.1, 1e-9));
-        a.iter().filter(|x| x.1 != Action::Keep && !same(x)).map(|x| x.0.to_string()).collect::<Vec<_>>()
-    };
-    let mut rows = other(own, theirs);
-    rows.extend(other(theirs, own));
-    rows.sort();
-    rows.dedup();
+    let rows: Vec<String> = differences(theirs, own).iter().map(|d| d.target.to_string()).collect();
     let named = rows.iter().take(4).cloned().collect::<Vec<_>>().join(", ");
     let more = if rows.len() > 4 { format!(" and {} more", rows.len() - 4) } else { String::new() };
     let metric = state.metric();
@@ -201,6 +242,8 @@ struct ToHost<'a> {
     job: &'a Job,
     forecaster: Option<Forecaster>,
     cancel: CancellationToken,
+    /// The engineer was asked something, and did not answer.
+    unanswered: bool,
     failed: Option<JobError>,
 }
 
@@ -239,8 +282,35 @@ impl Listener for ToHost<'_> {
                 let done = scope.spawn(|| rehearsed(self.compute, tool, &asked, &state, self.job)).join();
                 done.unwrap_or_else(|_| Err("the rehearsal broke off".to_owned()))
             }),
-            Does::Proposes | Does::Asks => Err(format!("`{}` is not answered here", tool.name)),
+            Does::Asks => self.ask(tool, &asked, &state.notes).await,
+            Does::Proposes => Err(format!("`{}` is not answered here", tool.name)),
         }
+    }
+}
+
+impl ToHost<'_> {
+    /// Puts a question to the engineer, and waits for the note that answers it: the first after `notes`.
+    async fn ask(&mut self, tool: &Tool, asked: &Map<String, Value>, notes: &[(u32, String)]) -> Result<Value, String> {
+        let asked = Asked::of(tool, asked)?;
+        // On one line, so that nothing in it looks like somebody else's words.
+        let question = agent::clean::line(asked.text("question").unwrap_or_default(), QUESTION);
+        if question.is_empty() {
+            return Err("the question is empty; hint: ask something".to_owned());
+        }
+        self.job.say_async(Feed::warn(format!("the agents ask: {question} (`:note …` answers)"))).await;
+        let wait = Duration::from_secs(asked.count("wait_s", 120, 600) as u64);
+        let began = Instant::now();
+        while began.elapsed() < wait && !self.cancel.is_cancelled() {
+            tokio::time::sleep(ASKS_EVERY).await;
+            let state = self.job.state_async().await.map_err(|e| e.to_string())?;
+            if let Some((_, answer)) = state.notes.last().filter(|_| state.notes != notes) {
+                return Ok(json!({ "answer": agent::clean::line(answer, NOTE_BYTES) }));
+            }
+        }
+        self.unanswered = true;
+        Ok(
+            json!({ "answer": null, "note": "nobody answered in time; go on with what you know, and say what you assumed" }),
+        )
     }
 }
 
@@ -258,7 +328,10 @@ fn rehearsed(
         return Err(error.clone());
     }
     if let Some(known) = trial_of(&state.trials, &plan.actions) {
-        return tools::tried(state, &known.actions, &plan.remarks);
+        let mut told = tools::tried(state, &known.actions, &plan.remarks)?;
+        // Nothing was built for it: it costs no rehearsal.
+        told[tools::KNOWN] = true.into();
+        return Ok(told);
     }
     if state.baseline().is_none() {
         return Err("the original is not evaluated yet; hint: `forecast` needs no trial".to_owned());

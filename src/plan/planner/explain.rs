@@ -198,7 +198,7 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
     let missed: Vec<String> = f
         .against(&goal.budget)
         .iter()
-        .filter(|l| !["drop", "kl"].contains(&l.name) && l.forecast.value > l.target + 1e-9)
+        .filter(|l| l.is_factor() && l.forecast.value > l.target + 1e-9)
         .map(|l| format!("{} at {:.3}x of the {:.3}x asked", l.name, l.forecast.value, l.target))
         .collect();
     match stop {

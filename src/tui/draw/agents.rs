@@ -33,6 +33,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     let focused = app.pane == Pane::Agents;
     let mut title = if tab { tab_title(c, true) } else { vec![c.title("agents", focused)] };
     let sep = pal.dot();
+    if app.asked_turns > 1 && area.width > 60 {
+        title.push(span(format!("{sep}iterate {}", app.asked_turns), pal.fg(Role::Warn)));
+    }
     if let Some(t) = app.turns.iter().rev().find(|t| t.live).or(app.turns.last()) {
         title.push(span(format!("{sep}{}", t.role), pal.fg(Role::Accent)));
         if !t.model.is_empty() && area.width > 44 {
@@ -64,7 +67,13 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
     let (app, pal) = (c.app, c.pal);
     let key = app.label(Act::Propose);
     let text = match &app.agents {
-        Some(at) => format!("Agents will use {}. {key} asks them to propose.", crate::config::text::clean(at)),
+        Some(at) => {
+            let often = match app.asked_turns {
+                n if n > 1 => format!("up to {n} turns by themselves, until they have a question"),
+                _ => format!("once; {} has them go on by themselves", app.label(Act::Mode)),
+            };
+            format!("Agents will use {}. {key} asks them to propose: {often}.", crate::config::text::clean(at))
+        }
         None => format!(
             "No endpoint set: the built-in planner will propose and explain itself here; {key} asks it to. `:llm URL MODEL` sets an OpenAI-compatible endpoint."
         ),

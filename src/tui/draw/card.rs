@@ -12,7 +12,7 @@ use crate::tui::decide::unit;
 use crate::tui::list::{Columns, RowRef};
 use crate::tui::num::{bytes, mark, ms, range, signed};
 use crate::tui::outlook::{Goal, goals, meets};
-use crate::tui::standing::{kind, word};
+use crate::tui::standing::{self, word};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
@@ -244,12 +244,8 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
         spans.push(span(format!("  {}", stands(s)), status));
     }
     if let Some(b) = bound {
-        let text = match b.limit {
-            Limit::Freeze => format!("{} frozen", kind(&s.target)),
-            Limit::MaxRatio { ratio } => format!("at most {:.0} %", ratio * 100.0),
-            Limit::KeepF32 => "stays f32".to_owned(),
-        };
-        spans.push(span(format!("  {} {text}", pal.glyph("⊘", "!")), pal.fg(Role::Warn)));
+        let text = format!("  {} {}", pal.glyph("⊘", "!"), standing::bound(b));
+        spans.push(span(text, pal.fg(Role::Warn)));
     }
     lines.push(Line::from(spans));
     lines.extend(second);

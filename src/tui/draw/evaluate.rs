@@ -4,7 +4,7 @@ use super::{Canvas, heal, plot, span};
 use crate::config::text::{clean, fit, left, right, width};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
-use crate::session::{Evaluation, Round, State, apart};
+use crate::session::{Evaluation, Round, State, apart, part};
 use crate::tui::app::App;
 use crate::tui::num;
 use ratatui::layout::Rect;
@@ -58,9 +58,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(inner, 2, 2, &text, dim);
         return;
     }
-    let told = evals.last().is_some_and(|e| e.divergence.is_some());
-    let table_h =
-        (evals.len() as u16 + 5 + u16::from(told)).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
+    let told = |e: &&Evaluation| u16::from(e.divergence.is_some()) + u16::from(e.part.is_some());
+    let told = evals.last().map_or(0, told);
+    let table_h = (evals.len() as u16 + 5 + told).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
     let top = Rect { height: table_h, ..area };
     table(c, top, &evals);
     let rest = Rect { y: area.y + table_h, height: area.height - table_h, ..area };
@@ -232,6 +232,11 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         c.line(inner, row, &Line::from(vec![span(" outputs ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))]));
         row += 1;
     }
+    if let Some(text) = part(newest) {
+        let text = format!("round {}: {text}; `:evaluate-all` looks at the others", newest.round);
+        c.line(inner, row, &Line::from(vec![span(" part    ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Warn))]));
+        row += 1;
+    }
     let verdict = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
     if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
         let line = Line::from(budget(c, v, inner.width as usize));
@@ -273,6 +278,10 @@ fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>>
         let (mark, role) = pal.outcome(l.outcome);
         let text = match l.name.as_str() {
             "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
+            "class" => {
+                let whose = l.class.map_or_else(|| "a class".to_owned(), |class| class_name(&c.app.state, class));
+                format!("{whose} loses {:.1} ({le} {})", l.measured, l.target)
+            }
             "kl" => format!("KL {:.4} ({le} {})", l.measured, l.target),
             name => {
                 let name = if name == "macs" { "MACs".into() } else { clean(name) };
@@ -316,6 +325,11 @@ fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         round => format!("classes, round {round} against baseline"),
     };
     let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
+    if now.part.is_some() {
+        // Its items are others than the baseline's.
+        c.put(inner, 0, 1, "not told of a part of the data", pal.fg(Role::Dim));
+        return;
+    }
     let all = movers(base, now);
     let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);
     // Names differ at their ends: bars give way to them.

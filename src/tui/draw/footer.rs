@@ -96,7 +96,13 @@ fn next_step(c: &Canvas<'_>) -> String {
         let answer = format!("{} accepts the round, {} rolls it back", key(Act::Accept), key(Act::RollBack));
         return match app.view {
             View::Evaluate => answer,
-            View::Review | View::Agents | View::Timeline | View::Report | View::Control => {
+            View::Review
+            | View::Agents
+            | View::Timeline
+            | View::Report
+            | View::Control
+            | View::Plans
+            | View::Inspect => {
                 format!("{} shows the evaluation; {answer}", key(Act::View2))
             }
         };
@@ -154,6 +160,10 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Agents, _) => vec![Interrupt, Follow, PageUp, PageDown, Note, Yank, View1, Command, Help],
         (View::Timeline, _) => vec![Undo, Redo, PageUp, PageDown, Yank, View1, Command, Help],
         (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],
+        (View::Plans, _) => {
+            vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
+        }
+        (View::Inspect, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Report, _) => vec![Export, Yank, PageUp, PageDown, View1, Command, Help],
     }
 }

@@ -7,7 +7,7 @@ use crate::session::{Phase, Standing};
 use crate::tui::app::Level;
 use crate::tui::layout::{Class, Layout, class};
 use crate::tui::num::{mark, range};
-use crate::tui::outlook::{Goal, KL, QUALITY, goals, meets};
+use crate::tui::outlook::{CLASS, Goal, KL, QUALITY, goals, meets};
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
@@ -301,6 +301,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
             Some(match g.name {
                 QUALITY => format!("drop {le} {t:.*}", g.digits),
                 KL => format!("KL {le} {t}"),
+                CLASS => format!("a class {le} {t}"),
                 name => format!("{name} {le} {t:.2}x"),
             })
         })

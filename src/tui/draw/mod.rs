@@ -12,8 +12,10 @@ mod footer;
 mod header;
 mod heal;
 pub mod help;
+pub mod inspect;
 mod layers;
 mod machine;
+pub mod plans;
 mod plot;
 mod prompt;
 mod text;
@@ -145,6 +147,8 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
         View::Timeline => text::timeline(&mut c, l.body),
         View::Report => text::report(&mut c, l.body),
         View::Control => control::draw(&mut c, l.body),
+        View::Plans => plans::draw(&mut c, l.body),
+        View::Inspect => inspect::draw(&mut c, l.body),
     }
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
@@ -161,7 +165,8 @@ pub fn text_lines(app: &App) -> usize {
         View::Report => text::report_lines(app, app.layout().body),
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
-        View::Review | View::Agents => 0,
+        View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
+        View::Review | View::Agents | View::Plans => 0,
     }
 }
 

@@ -206,18 +206,14 @@ impl Backend for Program {
         let _queueing = queueing();
         let (first, ids) = self.before(cut);
         let got = self.execute(0..first, self.feeds(x)?, &ids, None)?;
-        let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
-        let values = LiveValues::Device(ids.into_iter().zip(got).collect());
-        Ok(Live { cut: cut.clone(), images: x.dim(0)?, bytes, values })
+        Ok(Live::of(cut, x.dim(0)?, LiveValues::Device(ids.into_iter().zip(got).collect())))
     }
 
     fn run_on(&self, _: &mut State, live: &Live, cut: &Cut) -> Result<Live> {
         let _queueing = queueing();
         let (to, ids) = self.before(cut);
         let got = self.resume(live, to, &ids)?;
-        let bytes = got.iter().map(|t| 4 * t.elem_count() as u64).sum();
-        let values = LiveValues::Device(ids.into_iter().zip(got).collect());
-        Ok(Live { cut: cut.clone(), images: live.images, bytes, values })
+        Ok(Live::of(cut, live.images, LiveValues::Device(ids.into_iter().zip(got).collect())))
     }
 
     fn run_from(&self, _: &mut State, live: &Live, some: Option<Every>) -> Result<Tensor> {

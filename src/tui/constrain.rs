@@ -1,0 +1,77 @@
+//! Binding rows: what `:freeze`, `:keep-f32`, `:max-ratio` and `:lift` mean, for the row under the cursor, for one that is named, and for all that a
+//! pattern matches.
+//!
+//! Not here: what a constraint refuses (`plan/check`).
+
+use super::app::{App, Level};
+use super::list::RowRef;
+use crate::config::text::glob;
+use crate::plan::{Constraint, Limit, Target};
+use crate::session::Command;
+
+impl App {
+    pub(super) fn constrain(&mut self, limit: Limit, reason: String) {
+        let fits = |t: &Target| match limit {
+            Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
+            Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
+            Limit::KeepF32 => matches!(t, Target::Layer(_)),
+        };
+        // Whoever begins with a name means what is called so, not the row under the cursor; a pattern means all that it matches.
+        let word = reason.split_whitespace().next().unwrap_or_default();
+        if word.contains('*') {
+            let rest = reason.trim_start().strip_prefix(word).unwrap_or_default().trim().to_owned();
+            return self.constrain_all(word, limit, &rest, fits);
+        }
+        let layer = self.table.layers.iter().position(|l| l.name == word).map(RowRef::Layer);
+        let named = layer.or_else(|| self.table.blocks.iter().position(|b| b.name == word).map(RowRef::Block));
+        let reason = match named {
+            Some(_) => reason.trim_start().strip_prefix(word).unwrap_or_default().trim().to_owned(),
+            None => reason,
+        };
+        let target = named.or(self.list.current()).and_then(|r| self.targets_of(r).into_iter().find(fits));
+        let Some(target) = target else { return self.nothing("there is nothing that could be bound so") };
+        let bound = match limit {
+            Limit::Freeze => format!("{target}: nothing new here from now on"),
+            Limit::MaxRatio { ratio } => format!("{target}: at most {:.0} % of it may go", 100.0 * ratio),
+            Limit::KeepF32 => format!("{target}: stays f32"),
+        };
+        if self.sends(Command::Constrain { constraint: Constraint { target, limit, reason } }) {
+            self.say(Level::Good, bound);
+        }
+    }
+
+    /// Binds everything that `pattern` matches and `fits`.
+    fn constrain_all(&mut self, pattern: &str, limit: Limit, reason: &str, fits: impl Fn(&Target) -> bool) {
+        let layers = (0..self.table.layers.len()).map(RowRef::Layer);
+        let rows: Vec<RowRef> = layers.chain((0..self.table.blocks.len()).map(RowRef::Block)).collect();
+        let mut targets: Vec<Target> = rows.into_iter().flat_map(|row| self.targets_of(row)).collect();
+        targets.retain(|t| fits(t) && glob(pattern, t.name(), None));
+        targets.sort();
+        targets.dedup();
+        if targets.is_empty() {
+            return self.nothing(format!("nothing that could be bound so is called `{pattern}`"));
+        }
+        let count = crate::words::counted(targets.len(), "target");
+        let bind = |target| Command::Constrain { constraint: Constraint { target, limit, reason: reason.to_owned() } };
+        if targets.into_iter().map(bind).all(|command| self.sends(command)) {
+            self.say(Level::Good, format!("{count} bound; `:lift {pattern}` lifts that"));
+        }
+    }
+
+    /// Lifts what binds this row, or where a pattern is given everything that is called so.
+    pub(super) fn lift(&mut self, pattern: &str) {
+        let of_row = || self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
+        let named = |t: &Target| glob(pattern, t.name(), None);
+        let all = self.state.constraints.iter().map(|c| c.target.clone());
+        let targets: Vec<Target> = if pattern.is_empty() { of_row() } else { all.filter(named).collect() };
+        let mut bound: Vec<Target> =
+            targets.into_iter().filter(|t| self.state.constraints_on(t).next().is_some()).collect();
+        bound.sort();
+        bound.dedup();
+        if bound.is_empty() {
+            let what = if pattern.is_empty() { "this row".to_owned() } else { format!("what is called `{pattern}`") };
+            self.say(Level::Info, format!("no constraint on {what}"));
+        }
+        bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
+    }
+}

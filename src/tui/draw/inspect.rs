@@ -1,0 +1,205 @@
+//! View 8: the row under the cursor in full: its group at every width, its precisions side by side, its place in the graph, and what was decided.
+//!
+//! Invariant: measured figures stand without a mark, forecasts carry `~`, a rung in doubt `?`.
+
+use super::{Canvas, span};
+use crate::config::Role;
+use crate::config::text::{clean, fit, left, right, wrap};
+use crate::plan::{Action, Forecast};
+use crate::session::action_text;
+use crate::task::Metric;
+use crate::tui::app::App;
+use crate::tui::inspect::{Format, Inspected, OfGroup, Width};
+use crate::tui::num::{self, bytes, signed};
+use crate::words::counted;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+/// A label's column, a width's, a precision's name.
+const LABEL: usize = 14;
+const CELL: usize = 8;
+const FORMAT: usize = 13;
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
+    let (app, pal) = (c.app, c.pal);
+    let mut title = vec![span("row", pal.bold(Role::Focus))];
+    if let Some(i) = &app.inspected {
+        title.push(span(format!(" {}", clean(&i.name)), pal.bold(Role::Fg)));
+        title.push(span(format!("{}{}", pal.dot(), clean(&i.kind)), pal.fg(Role::Dim)));
+    }
+    let inner = c.pane(area, title, true);
+    for (row, line) in lines(app, inner.width as usize).iter().skip(app.scroll).enumerate() {
+        c.line(inner, u16::try_from(row).unwrap_or(u16::MAX), line);
+    }
+}
+
+/// All lines for a pane of `width` columns.
+pub fn lines(app: &App, width: usize) -> Vec<Line<'static>> {
+    let mut out = Vec::new();
+    let Some(i) = &app.inspected else {
+        let text = " stand on a layer in the review view (1); this view tells all that is known of it";
+        return vec![Line::default(), Line::from(span(text, app.palette.fg(Role::Dim)))];
+    };
+    place(app, i, width, &mut out);
+    if let Some(g) = &i.group {
+        out.push(Line::default());
+        group(app, g, width, &mut out);
+    }
+    if !i.precisions.is_empty() {
+        out.push(Line::default());
+        precisions(app, &i.precisions, width, &mut out);
+    }
+    out.push(Line::default());
+    decided(app, i, width, &mut out);
+    out
+}
+
+fn say(app: &App, label: &str, text: &str, role: Role, width: usize, out: &mut Vec<Line<'static>>) {
+    let room = width.saturating_sub(LABEL + 2).max(8);
+    for (n, part) in wrap(text, room).into_iter().enumerate() {
+        let label = if n == 0 { label } else { "" };
+        let label = span(format!(" {}", left(label, LABEL)), app.palette.fg(Role::Dim));
+        out.push(Line::from(vec![label, span(part, app.palette.fg(role))]));
+    }
+}
+
+/// Where it lies.
+fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
+    let arrow = app.palette.glyph(" → ", " > ");
+    let list = |names: &[String]| match names {
+        [] => "nothing".to_owned(),
+        all => all.iter().map(|n| clean(n).into_owned()).collect::<Vec<_>>().join(", "),
+    };
+    let strip = format!("{}{arrow}{}{arrow}{}", list(&i.from), clean(&i.name), list(&i.to));
+    say(app, "in the graph", &strip, Role::Fg, width, out);
+    if let Some(block) = &i.block {
+        say(app, "block", &clean(block), Role::Fg, width, out);
+    }
+    if let Some(l) = app.table.layers.iter().find(|l| l.name == i.name) {
+        let mark = num::mark(l.doubt.is_some());
+        let p99 = l.p99.map_or(String::new(), |p| format!(", p99 {}", num::ms(p)));
+        let time =
+            l.fig.p50.map(|ms| format!("{}{mark} ms of the whole{p99} a batch, p95 {}", num::ms(ms), num::ms(l.p95)));
+        let share = l.fig.share.map(|s| format!(", {} of it", num::percent(s))).unwrap_or_default();
+        let macs = num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6);
+        let params = num::count(l.fig.params);
+        let text = format!(
+            "{}{share}; {macs}M MACs, {params} parameters, {}",
+            time.unwrap_or_else(|| "not measured".to_owned()),
+            bytes(l.fig.bytes)
+        );
+        say(app, "measured", &text, Role::Fg, width, out);
+    }
+}
+
+/// What goes together, and what every width would do.
+fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
+    let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
+    let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };
+    let text = format!("{} {} of {}{step}, {members} together", g.size, g.unit, clean(&g.id));
+    say(app, "group", &text, Role::Fg, width, out);
+    for (label, names) in [("  made by", &g.makes), ("  carried by", &g.carries), ("  read by", &g.reads)] {
+        if !names.is_empty() {
+            let names = names.iter().map(|n| clean(n).into_owned()).collect::<Vec<_>>().join(", ");
+            say(app, label, &names, Role::Dim, width, out);
+        }
+    }
+    if let Some(why) = &g.protected {
+        return say(app, "  not cut", &clean(why), Role::Warn, width, out);
+    }
+    let metric = app.state.metric();
+    let all = &g.widths[..g.widths.len().min(width.saturating_sub(LABEL + 2) / CELL)];
+    let mut row = |label: &str, role: Role, cell: &dyn Fn(&Width) -> String| {
+        let pal = &app.palette;
+        let mut spans = vec![span(format!(" {}", left(label, LABEL)), pal.fg(Role::Dim))];
+        for w in all {
+            let style = if w.kept == g.kept { pal.bold(Role::Accent) } else { pal.fg(role) };
+            spans.push(span(right(&fit(&cell(w), CELL - 1), CELL), style));
+        }
+        out.push(Line::from(spans));
+    };
+    let none = app.palette.none().to_owned();
+    let mark = app.palette.glyph("◂", "<");
+    row("keep", Role::Fg, &|w| format!("{}{}", w.kept, if w.kept == g.kept { mark } else { "" }));
+    row("this row ms", Role::Fg, &|w| rung(w.rung, &none));
+    row("KL alone", Role::Fg, &|w| w.kl.map_or(none.clone(), num::fine));
+    let of = |w: &Width, f: &dyn Fn(&Forecast) -> String| match (&w.forecast, w.kept == g.size) {
+        (Some(forecast), _) => f(forecast),
+        (None, true) => "0".to_owned(),
+        (None, false) => none.clone(),
+    };
+    row(&fit(&metric.name, LABEL - 7), Role::Forecast, &|w| of(w, &|f| quality(f, &metric, &none)));
+    row("whole ms", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_latency_ms.value, 2))));
+    row("MACs M", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_macs as f64 / 1e6, 1))));
+    row("kB", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))));
+    let text = format!(
+        "{mark} as shown; ms of this row from its ladder (? noisy: M measures again), KL measured of this cut alone, ~ what it would change alone in the whole"
+    );
+    say(app, "", &text, Role::Dim, width, out);
+}
+
+fn rung(rung: Option<(f64, bool)>, none: &str) -> String {
+    rung.map_or(none.to_owned(), |(ms, noisy)| format!("{}{}", num::ms(ms), num::mark(noisy)))
+}
+
+fn quality(f: &Forecast, metric: &Metric, none: &str) -> String {
+    match f.unmeasured {
+        0 => format!("~{}", signed(metric.shown(f.d_quality.value), metric.digits)),
+        _ => none.to_owned(),
+    }
+}
+
+fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'static>>) {
+    let pal = &app.palette;
+    let metric = app.state.metric();
+    let none = pal.none();
+    let titles = [("this row ms", 13), ("KL alone", 10), (&*metric.name, 12), ("whole ms", 10), ("kB", 10)];
+    let fits = |n: usize| LABEL + FORMAT + titles[..n].iter().map(|(_, w)| w).sum::<usize>() + 2 <= width;
+    let n = (1..=titles.len()).rev().find(|n| fits(*n)).unwrap_or(1);
+    let head: String = titles[..n].iter().map(|(t, w)| right(&fit(t, w - 1), *w)).collect();
+    out.push(Line::from(span(format!(" {}{}{head}", left("precisions", LABEL), left("", FORMAT)), pal.fg(Role::Dim))));
+    for p in all {
+        let f = |of: &dyn Fn(&Forecast) -> String| p.forecast.as_ref().map_or(none.to_owned(), of);
+        let cells = [
+            (rung(p.rung, none), Role::Fg),
+            (p.kl.map_or(none.to_owned(), num::fine), Role::Fg),
+            (f(&|f| quality(f, &metric, none)), Role::Forecast),
+            (f(&|f| format!("~{}", signed(f.d_latency_ms.value, 2))), Role::Forecast),
+            (f(&|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))), Role::Forecast),
+        ];
+        let (mark, style) = match p.shown {
+            true => (pal.glyph("◂", "<"), Some(pal.bold(Role::Accent))),
+            false => ("", None),
+        };
+        let name = left(&format!("{}{mark}", p.precision.label()), FORMAT);
+        let mut spans: Vec<Span<'static>> = vec![
+            span(format!(" {}", left("", LABEL)), pal.fg(Role::Dim)),
+            span(name, style.unwrap_or(pal.fg(Role::Fg))),
+        ];
+        for ((text, role), (_, w)) in cells.into_iter().zip(titles).take(n) {
+            spans.push(span(right(&fit(&text, w - 1), w), style.unwrap_or(pal.fg(role))));
+        }
+        out.push(Line::from(spans));
+    }
+}
+
+/// Decisions and constraints.
+fn decided(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
+    for (n, text) in i.constraints.iter().enumerate() {
+        say(app, if n == 0 { "bound" } else { "" }, &clean(text), Role::Warn, width, out);
+    }
+    if i.decisions.is_empty() {
+        say(app, "decided", "nothing yet", Role::Dim, width, out);
+    }
+    for (n, d) in i.decisions.iter().enumerate() {
+        let what = match &d.action {
+            Action::Keep => "keep".to_owned(),
+            action => action_text(action),
+        };
+        let status = format!("{:?}", d.status).to_lowercase();
+        let why = d.veto_reason.as_deref().filter(|r| !r.is_empty()).unwrap_or(&d.rationale);
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        let text = format!("round {}, {} by {}: {what}, {status}{why}", d.round, d.target, d.author);
+        say(app, if n == 0 { "decided" } else { "" }, &clean(&text), Role::Fg, width, out);
+    }
+}

@@ -1,0 +1,235 @@
+//! View 8's data: everything that is known of the row under the cursor: what its group holds, what it costs at other widths and in other
+//! precisions, where it lies in the graph, what was decided on it.
+//!
+//! Not here: drawing (`draw/inspect`), deciding (`decide`). Invariants: what was measured of a change alone and what is forecast of it are fields of
+//! their own; nothing is interpolated here: a width without a rung has none.
+
+use super::app::App;
+use super::decide::unit;
+use super::table::Layer;
+use crate::plan::{Action, Decision, Forecast, Target};
+use crate::profile::{Ladder, SensTarget};
+use crate::prune::{Group, MemberRole};
+use crate::quant::Precision;
+
+/// Widths that are told, the whole one included.
+const MOST_WIDTHS: usize = 9;
+
+/// What is known of a row.
+#[derive(Debug, Clone, Default)]
+pub struct Inspected {
+    pub name: String,
+    /// `conv 3x3`, and where it lies.
+    pub kind: String,
+    pub block: Option<String>,
+    pub group: Option<OfGroup>,
+    pub precisions: Vec<Format>,
+    /// Rows before and after it in the graph.
+    pub from: Vec<String>,
+    pub to: Vec<String>,
+    /// Decisions on it, newest first.
+    pub decisions: Vec<Decision>,
+    /// Constraints on it, in words.
+    pub constraints: Vec<String>,
+}
+
+/// Units that are cut together.
+#[derive(Debug, Clone)]
+pub struct OfGroup {
+    pub id: String,
+    pub unit: &'static str,
+    pub size: usize,
+    pub granule: usize,
+    pub protected: Option<String>,
+    /// Its members by what they do with the units.
+    pub makes: Vec<String>,
+    pub carries: Vec<String>,
+    pub reads: Vec<String>,
+    /// Units that stay by the plan that is shown.
+    pub kept: usize,
+    pub widths: Vec<Width>,
+}
+
+/// A group at one width.
+#[derive(Debug, Clone)]
+pub struct Width {
+    pub kept: usize,
+    /// Milliseconds of this row at that width as its ladder has them, and whether they are in doubt.
+    pub rung: Option<(f64, bool)>,
+    /// Measured of this cut alone on calibration data: nats.
+    pub kl: Option<f64>,
+    /// Of this cut alone in the whole model; `None` at the whole width.
+    pub forecast: Option<Forecast>,
+}
+
+/// A layer in one precision.
+#[derive(Debug, Clone)]
+pub struct Format {
+    pub precision: Precision,
+    pub shown: bool,
+    pub rung: Option<(f64, bool)>,
+    pub kl: Option<f64>,
+    pub forecast: Option<Forecast>,
+}
+
+impl App {
+    /// Works out what view 8 shows.
+    pub(super) fn inspect(&mut self) {
+        self.inspected = self.row_layer().cloned().map(|layer| self.inspected_layer(&layer));
+    }
+
+    fn inspected_layer(&self, layer: &Layer) -> Inspected {
+        let graph = self.state.card.as_ref().map(|c| &c.graph);
+        let id = graph.and_then(|g| g.by_name(&layer.name));
+        let names = |ids: Vec<crate::graph::NodeId>| -> Vec<String> {
+            graph.map(|g| ids.into_iter().map(|id| g.node(id).name.clone()).collect()).unwrap_or_default()
+        };
+        let from = graph.zip(id).map(|(g, id)| g.node(id).inputs.clone()).unwrap_or_default();
+        let to = graph.zip(id).map(|(g, id)| {
+            g.live().filter(|(_, n)| n.inputs.contains(&id)).map(|(other, _)| other).collect::<Vec<_>>()
+        });
+        let group = layer.group.and_then(|g| self.groups().get(g)).cloned();
+        let mut targets = vec![Target::Layer(layer.name.clone()), Target::Weights(layer.name.clone())];
+        targets.extend(group.as_ref().map(|g| Target::Group(g.id.clone())));
+        let block = layer.block.and_then(|b| self.table.blocks.get(b)).map(|b| b.name.clone());
+        targets.extend(block.clone().map(Target::Block));
+        let decisions = self.state.decisions.iter().rev().filter(|d| targets.contains(&d.target)).cloned();
+        let constraints = targets.iter().flat_map(|t| self.state.constraints_on(t));
+        Inspected {
+            name: layer.name.clone(),
+            kind: layer.kind.clone(),
+            block,
+            precisions: if layer.weighty || layer.caches { self.formats(layer) } else { Vec::new() },
+            group: group.map(|g| self.of_group(layer, &g)),
+            from: names(from),
+            to: names(to.unwrap_or_default()),
+            decisions: decisions.collect(),
+            constraints: constraints
+                .map(|c| {
+                    format!(
+                        "{}{}",
+                        super::standing::bound(c),
+                        if c.reason.is_empty() { String::new() } else { format!(": {}", c.reason) }
+                    )
+                })
+                .collect(),
+        }
+    }
+
+    fn of_group(&self, layer: &Layer, group: &Group) -> OfGroup {
+        let target = Target::Group(group.id.clone());
+        let of = |role| -> Vec<String> {
+            let mut all: Vec<String> =
+                group.members.iter().filter(|m| m.role == role).map(|m| m.node.clone()).collect();
+            all.dedup();
+            all
+        };
+        let curve = self.state.sensitivity.get(&SensTarget::Group(group.id.clone()));
+        let ratios: Vec<f64> = match curve {
+            Some(c) => c.points.iter().map(|p| p.ratio).collect(),
+            None => (1..8).map(|k| f64::from(k) / 8.0).collect(),
+        };
+        let mut kept: Vec<usize> = ratios.iter().map(|r| group.kept_at(*r)).chain([group.size]).collect();
+        kept.push(self.kept_of(&target));
+        kept.sort_unstable();
+        kept.dedup();
+        kept.reverse();
+        // The whole width and the plan's stay; of the others every second goes while there are too many.
+        let here = self.kept_of(&target);
+        while kept.len() > MOST_WIDTHS {
+            let last = kept.len() - 1;
+            let mut at = 0;
+            kept.retain(|k| {
+                at += 1;
+                at == 1 || at - 1 == last || at % 2 == 1 || *k == here
+            });
+        }
+        let produces = group.members.iter().any(|m| m.node == layer.name && m.role == MemberRole::Producer);
+        let ladder = self.state.ladders.iter().find(|l| l.layer == layer.name);
+        let widths = kept.into_iter().map(|kept| {
+            let ratio = group.ratio_of(kept);
+            let whole = kept == group.size;
+            let action = Action::Prune { ratio, kept: Vec::new() };
+            let own = self.fresh(&target, action);
+            let point = curve.and_then(|c| c.points.iter().find(|p| group.kept_at(p.ratio) == kept));
+            Width {
+                kept,
+                rung: ladder.and_then(|l| rung(l, Precision::F32, (produces, kept, group.size))),
+                kl: if whole { Some(0.0) } else { point.map(|p| p.kl) },
+                forecast: (!whole).then(|| self.forecasts.together(&self.state, &[own])).flatten(),
+            }
+        });
+        OfGroup {
+            unit: unit(group),
+            size: group.size,
+            granule: group.granule,
+            protected: group.protected.clone(),
+            makes: of(MemberRole::Producer),
+            carries: of(MemberRole::Follower),
+            reads: of(MemberRole::Consumer),
+            kept: here,
+            widths: if group.protected.is_some() { Vec::new() } else { widths.collect() },
+            id: group.id.clone(),
+        }
+    }
+
+    fn formats(&self, layer: &Layer) -> Vec<Format> {
+        let target = Target::Layer(layer.name.clone());
+        let now = self.precision_of(&self.shown(&target), &layer.name);
+        let ladder = self.state.ladders.iter().find(|l| l.layer == layer.name);
+        let of = |precision: Precision| {
+            let curve = self.state.sensitivity.get(&SensTarget::Layer(layer.name.clone(), precision));
+            let own = self.fresh(&target, Action::Precision { precision });
+            Format {
+                precision,
+                shown: precision == now,
+                rung: ladder.and_then(|l| rung(l, precision, (true, 1, 1))),
+                kl: curve.and_then(|c| c.points.first()).map(|p| p.kl),
+                forecast: self.forecasts.together(&self.state, &[own]),
+            }
+        };
+        self.precisions(&layer.name).into_iter().map(of).collect()
+    }
+}
+
+/// The rung of a ladder at a precision and a part of its widths: of what the layer makes, or of what it reads.
+fn rung(ladder: &Ladder, precision: Precision, (makes, kept, size): (bool, usize, usize)) -> Option<(f64, bool)> {
+    let whole_in = ladder.points.iter().map(|p| p.in_width).max()?;
+    let whole_out = ladder.points.iter().map(|p| p.out_width).max()?;
+    let part = |whole: usize| whole * kept / size.max(1);
+    let (want_in, want_out) = if makes { (whole_in, part(whole_out)) } else { (part(whole_in), whole_out) };
+    let at =
+        |p: &&crate::profile::LadderPoint| p.precision == precision && (p.in_width, p.out_width) == (want_in, want_out);
+    ladder.points.iter().find(at).map(|p| (p.ms, p.noisy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::LadderPoint;
+
+    #[test]
+    fn a_rung_is_of_exactly_that_width_or_there_is_none() {
+        let point = |in_width, out_width, precision, ms, noisy| LadderPoint {
+            in_width,
+            out_width,
+            precision,
+            ms,
+            spread: 0.0,
+            noisy,
+        };
+        let points = vec![
+            point(64, 128, Precision::F32, 2.0, false),
+            point(64, 64, Precision::F32, 1.1, true),
+            point(32, 128, Precision::F32, 1.3, false),
+            point(64, 128, Precision::Int8, 0.9, false),
+        ];
+        let ladder = Ladder { layer: "l".into(), points, own: vec![] };
+        assert_eq!(rung(&ladder, Precision::F32, (true, 16, 16)), Some((2.0, false)));
+        assert_eq!(rung(&ladder, Precision::F32, (true, 8, 16)), Some((1.1, true)));
+        assert_eq!(rung(&ladder, Precision::F32, (false, 8, 16)), Some((1.3, false)));
+        assert_eq!(rung(&ladder, Precision::F32, (true, 12, 16)), None);
+        assert_eq!(rung(&ladder, Precision::Int8, (true, 1, 1)), Some((0.9, false)));
+        assert_eq!(rung(&ladder, Precision::W4, (true, 1, 1)), None);
+    }
+}

@@ -1,0 +1,64 @@
+//! View 8: all that is known of the row under the cursor, at three sizes and without colours.
+
+use crate::keys::go;
+use crate::{drawn, fixture, press, text};
+use paring::config::{ColorLevel, Settings};
+use paring::tui::App;
+
+fn inspecting(size: (u16, u16), settings: Settings, layer: &str) -> App {
+    let mut app = fixture::app(fixture::review().state, settings, size);
+    go(&mut app, layer);
+    press(&mut app, "8");
+    app
+}
+
+#[test]
+fn a_row_in_full_at_three_sizes() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = inspecting(size, Settings::default(), "blocks.8.mlp.fc1");
+        let seen = text(&drawn(&mut app));
+        insta::assert_snapshot!(format!("row_{}x{}", size.0, size.1), seen);
+        for words in
+            ["in the graph", "3072 neurons", "made by", "read by", "keep", "2304◂", "KL alone", "precisions", "int8"]
+        {
+            assert!(seen.contains(words), "{words}: {seen}");
+        }
+    }
+    let plain = Settings { ascii: true, colors: ColorLevel::None, ..Settings::default() };
+    let seen = text(&drawn(&mut inspecting((80, 24), plain, "blocks.8.mlp.fc1")));
+    assert!(seen.is_ascii() && seen.contains("2304<"), "{seen}");
+}
+
+#[test]
+fn what_was_measured_of_a_cut_alone_stands_apart_from_what_is_forecast() {
+    let mut app = inspecting((200, 60), Settings::default(), "blocks.8.mlp.fc1");
+    let seen = text(&drawn(&mut app));
+    let row =
+        |label: &str| seen.lines().find(|l| l.contains(label)).unwrap_or_else(|| panic!("{label}: {seen}")).to_owned();
+    assert!(!row("KL alone").contains('~') && row("whole ms").contains("~−") && row("top-1").contains("~−"), "{seen}");
+    // The whole width is no change.
+    let kept: Vec<String> =
+        row("keep ").split_whitespace().filter(|w| w.starts_with(char::is_numeric)).map(str::to_owned).collect();
+    assert_eq!(kept[0], "3072", "{kept:?}");
+    let i = app.inspected.as_ref().expect("a row");
+    let widths = &i.group.as_ref().expect("a group").widths;
+    assert!(widths[0].forecast.is_none() && widths[0].kl == Some(0.0) && widths.len() <= 9, "{widths:?}");
+    assert!(widths.is_sorted_by(|a, b| a.kept > b.kept));
+    // What was decided on it, by whom and why; the engineer's edit is the newest.
+    assert!(seen.contains("by you: prune 25.0 %, edited"), "{seen}");
+    // Another row.
+    press(&mut app, "1");
+    go(&mut app, "blocks.7.attn.qkv");
+    press(&mut app, "D");
+    let seen = text(&drawn(&mut app));
+    assert!(seen.contains("int8◂") && seen.contains("by quantization/"), "{seen}");
+    // Nothing of it is lost where there is no room: it scrolls.
+    let mut small = inspecting((80, 24), Settings::default(), "blocks.8.mlp.fc1");
+    let before = text(&drawn(&mut small));
+    assert!(!before.contains("edited"), "all of it fits");
+    press(&mut small, "G");
+    assert!(text(&drawn(&mut small)).contains("edited"));
+    // In the whole model's rows a block has none of these.
+    press(&mut small, "1zg8");
+    assert!(text(&drawn(&mut small)).contains("stand on a layer"));
+}
