@@ -9,7 +9,7 @@ mod small;
 use fake_llm::{Answer, FakeLlm};
 use paring::host::client::{Client, Messages};
 use paring::host::{Host, OpenSpec, lifecycle};
-use paring::plan::Author;
+use paring::plan::{Author, Budget};
 use paring::session::{Answers, Command, Event, Feed, HostMsg, Looks, Phase, Place, Proposer, State};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -100,6 +100,11 @@ fn cut(ratio: f64) -> Answer {
     Answer::says("", &format!("So.\n```json\n{block}\n```\n"))
 }
 
+/// Opened with this part of the MACs as its budget.
+fn wants(macs: f64) -> impl Fn(OpenSpec) -> OpenSpec {
+    move |spec| OpenSpec { budget: Budget { macs: Some(macs), ..Budget::default() }, ..spec }
+}
+
 fn nothing() -> Answer {
     Answer::says("", "Nothing of mine.\n```json\n{\"decisions\": []}\n```\n")
 }
@@ -148,12 +153,12 @@ async fn agents_that_go_on_by_themselves_end_with_the_best_of_their_plans() {
         _ => nothing(),
     };
     let fake = FakeLlm::thinking(&["usual"], mind);
-    let turns = |spec: OpenSpec| OpenSpec { looks: Looks { turns: 6, ..Looks::default() }, ..spec };
+    let turns = |spec: OpenSpec| OpenSpec { looks: Looks { turns: 6, ..Looks::default() }, ..wants(0.7)(spec) };
     let mut s = Session::open(&fake, turns).await;
     s.propose().await;
     s.proposed().await;
     let told = said(&s, "iteration");
-    assert!(told[0].starts_with("Turn 1 of 6: rehearsed, ") && told[0].contains("of 0.900x asked"), "{told:?}");
+    assert!(told[0].starts_with("Turn 1 of 6: rehearsed, ") && told[0].contains("of 0.700x asked"), "{told:?}");
     assert!(told[2].contains("turn 2 had a better one"), "{told:?}");
     let last = told.last().expect("a reason");
     // The fourth is the first again.
@@ -178,7 +183,7 @@ async fn they_stop_when_the_engineer_decides_or_nothing_gets_better() {
         _ => nothing(),
     };
     let fake = FakeLlm::thinking(&["usual"], mind);
-    let mut s = Session::open(&fake, |spec| spec).await;
+    let mut s = Session::open(&fake, wants(0.65)).await;
     s.ask(Command::SetTurns { turns: 6 }).await;
     s.propose().await;
     s.proposed().await;

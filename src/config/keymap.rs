@@ -165,7 +165,7 @@ acts! {
         Fork "fork" ["F"] "keep plan…" "keep the plan that is shown under a name, to hold others against it";
         NextPlan "next-plan" [">"] "other plan" "hold the plan against the next one: the planner's, those kept, those of rounds";
         TakeRow "take-row" ["<"] "take row" "of two plans: take what the other has in this row, for you to approve";
-        TakeBlock "take-block" [","] "take block" "the same in all rows of its block";
+        TakeBlock "take-block" ["X"] "take block" "the same in all rows of its block";
         TakeAll "take-all" ["*"] "take all" "the same in all rows where they differ";
     }
     "Session" {

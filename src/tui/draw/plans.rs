@@ -17,7 +17,7 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 /// Columns of an action, and of a change that a row would make.
-const ACTION: usize = 12;
+const ACTION: usize = 14;
 const CHANGE: usize = 10;
 /// A row's name at least and at most.
 const NAME: (usize, usize) = (14, 44);
@@ -86,7 +86,7 @@ fn head(app: &App, b: &Beside, width: usize) -> Vec<Line<'static>> {
         0 => format!(" the two plans are the same; {} compares another", app.label(Act::NextPlan)),
         n => {
             let [row, block, all] = [Act::TakeRow, Act::TakeBlock, Act::TakeAll].map(|a| app.label(a));
-            format!(" {} differ; {row} takes a row over, {block} its block, {all} all of them", counted(n, "row"))
+            format!(" {} differ; {row} takes over the row, {block} its block, {all} all of them", counted(n, "row"))
         }
     };
     out.push(Line::from(span(words, pal.fg(Role::Fg))));
@@ -159,7 +159,7 @@ fn told(app: &App, b: &Beside, row: &Row, width: usize, marked: bool) -> Line<'s
     };
     let mut spans = vec![
         span(mark, pal.fg(Role::Accent)),
-        span(left(&fit_end(&clean(&row.what.target.to_string()), name - 1), name), pal.fg(Role::Fg)),
+        span(left(&fit_end(&clean(row.what.target.name()), name - 1), name), pal.fg(Role::Fg)),
         span(left(&fit(&text(&row.what.here), ACTION - 1), ACTION), pal.fg(Role::Proposed)),
         span(left(&fit(&text(&row.what.there), ACTION - 1), ACTION), pal.bold(Role::Fg)),
     ];
