@@ -30,9 +30,9 @@ fn heal(rig: &Rig, model: &str, out: &str) -> Command {
         "--calib",
         "synthetic:calib",
         "--calib-limit",
-        "300",
+        "160",
         "--for",
-        "40 steps",
+        "16 steps",
     ])
     .args(["--batch", "32", "--threads", "1", "--checkpoint-every", "1ms", "--out", out])
     .env("PARING_HOME", rig.path("home"))

@@ -122,6 +122,9 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let asked = session_flags(r.seed, r.calibration, r.budget, r.llm_url, r.llm_model);
             let settings = settings(&screen, Some(&r.on), asked)?;
             reachable(&settings)?;
+            if r.until_clear && settings.budget.drop.is_none() {
+                bail!(UsageError("--until-clear goes by the budget's drop; hint: `--budget …,drop=1`".to_owned()));
+            }
             let data = r.data.clone().unwrap_or_default();
             let spec = spec_of(&r.model, &r.images, &r.text, &r.rank, &r.on, &settings)?;
             let how = Opening { blind: true, ..spec.how };

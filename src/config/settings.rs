@@ -186,6 +186,15 @@ pub struct Loaded {
     pub ignored: Vec<Diagnostic>,
 }
 
+/// What a section holds by dotted keys; tables in it (`[llm.roles]`) entry by entry.
+fn entries<'a>(section: &str, table: &'a toml::Table) -> Vec<(String, &'a toml::Value)> {
+    let one = |(name, value): (&String, &'a toml::Value)| match value {
+        toml::Value::Table(inner) => inner.iter().map(|(n, v)| (format!("{section}.{name}.{n}"), v)).collect(),
+        value => vec![(format!("{section}.{name}"), value)],
+    };
+    table.iter().flat_map(one).collect()
+}
+
 /// Loads all layers. A wrong value keeps the lower layer's and leaves a diagnostic.
 pub fn load(sources: &Sources<'_>) -> Loaded {
     let mut l = Layers::default();
@@ -289,8 +298,7 @@ impl Layers {
                     self.settings.keymap.merge(t, &origin, &mut self.diagnostics);
                 }
                 toml::Value::Table(t) => {
-                    for (name, v) in t {
-                        let key = format!("{section}.{name}");
+                    for (key, v) in entries(section, t) {
                         if layer == Layer::Project && section == "llm" && KEYS.iter().any(|(known, _)| *known == key) {
                             self.asked.keys.insert(key, v.clone());
                         } else {

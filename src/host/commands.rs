@@ -83,6 +83,7 @@ pub fn judge(
         }
         Command::SetTurns { .. } | Command::SetRole { .. } => (false, false),
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
+        Command::Bind { .. } | Command::Lift { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
         Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
     };
@@ -142,7 +143,8 @@ pub fn judge(
         }
         Command::UntilClear { on } if on == state.until_clear => Ok(Effect::events([])),
         Command::UntilClear { on } => {
-            if on && state.baseline().is_some_and(|b| b.metrics.classes.is_none()) {
+            let language = state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
+            if on && (language || state.baseline().is_some_and(|b| b.metrics.classes.is_none())) {
                 return Err(
                     "only of classifiers, whose answers are right or wrong, it can be clear early; hint: leave it off"
                         .to_owned(),
@@ -159,6 +161,8 @@ pub fn judge(
         }
         Command::Constrain { constraint } => constrain(state, constraint),
         Command::Unconstrain { target } => unconstrain(state, target),
+        Command::Bind { constraints } => bind(state, constraints),
+        Command::Lift { targets } => lift(state, targets),
         Command::Undo if state.undo.is_empty() => {
             Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }
@@ -271,6 +275,42 @@ fn constrain(state: &State, constraint: Constraint) -> Result<Effect, String> {
         return Ok(Effect::events([Event::Vetoed { ids: waits, reason: constraint.reason }]));
     }
     Ok(Effect::events([Event::ConstraintSet { constraint }]))
+}
+
+/// All of them at once; what waits where nothing new may come is refused with them, as by one freeze.
+fn bind(state: &State, constraints: Vec<Constraint>) -> Result<Effect, String> {
+    let (mut ids, mut set, mut reason) = (Vec::new(), Vec::new(), String::new());
+    for constraint in constraints {
+        for event in constrain(state, constraint)?.events {
+            match event {
+                Event::Vetoed { ids: waits, reason: why } => {
+                    ids.extend(waits);
+                    reason = why;
+                }
+                Event::ConstraintSet { constraint } => set.push(constraint),
+                _ => {}
+            }
+        }
+    }
+    let vetoed = (!ids.is_empty()).then_some(Event::Vetoed { ids, reason });
+    let set = (!set.is_empty()).then_some(Event::ConstraintsSet { constraints: set });
+    Ok(Effect::events(vetoed.into_iter().chain(set)))
+}
+
+fn lift(state: &State, targets: Vec<Target>) -> Result<Effect, String> {
+    let (mut ids, mut lifted) = (Vec::new(), Vec::new());
+    for target in targets {
+        for event in unconstrain(state, target)?.events {
+            match event {
+                Event::Reopened { ids: back } => ids.extend(back),
+                Event::ConstraintLifted { target } => lifted.push(target),
+                _ => {}
+            }
+        }
+    }
+    let lifted = (!lifted.is_empty()).then_some(Event::ConstraintsLifted { targets: lifted });
+    let reopened = (!ids.is_empty()).then_some(Event::Reopened { ids });
+    Ok(Effect::events(lifted.into_iter().chain(reopened)))
 }
 
 fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {

@@ -193,6 +193,16 @@ impl Forecaster {
         self.quality.forecast(actions, &self.harms(actions), |other| self.between(actions, other))
     }
 
+    /// What the plan changes of the metric by scans alone: see [`QualityModel::scanned`].
+    pub fn by_scans(&self, actions: &[(Target, Action)]) -> Option<f64> {
+        let wanted: Vec<(Target, Action)> = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+        if wanted.is_empty() {
+            return Some(0.0);
+        }
+        let (cost, used, _) = self.costs.combined(wanted);
+        cost.and_then(|_| self.quality.scanned(&self.harms(&used)))
+    }
+
     /// The largest harm whose expected drop is at most `drop`, in the metric's unit, where `fixed` stand already; `None` while no plan was
     /// tried.
     pub fn harm_for(&self, drop: f64, fixed: &[(Target, Action)]) -> Option<f64> {

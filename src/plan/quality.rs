@@ -584,6 +584,14 @@ impl QualityModel {
         Quality { value, low: unit(low).min(value), high: unit(high).max(value), coverage: COVERAGE, basis }
     }
 
+    /// What scans alone say of these harms, as they add up in the plans that were tried: the metric's change in its unit. Differences of it are of
+    /// one kind, where forecasts of two plans may rest on unlike trials. `None` where something was never measured, or nothing was tried.
+    pub fn scanned(&self, h: &Harms) -> Option<f64> {
+        let fit = self.fit.filter(|_| h.unknown == 0)?;
+        let value = -fit.drop(&h.kinds) * self.shift.0;
+        Some(self.clamped(value, value, value, Basis::Scanned).value)
+    }
+
     /// No figure: what is known is lost at least, what is not may be anything.
     fn unmeasured(&self, h: &Harms) -> Quality {
         let known = self.fit.map_or(0.0, |f| f.drop(&h.kinds) * self.shift.0);

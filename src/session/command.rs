@@ -83,6 +83,14 @@ pub enum Command {
     Unconstrain {
         target: Target,
     },
+    /// As [`Command::Constrain`], several in one act.
+    Bind {
+        constraints: Vec<Constraint>,
+    },
+    /// As [`Command::Unconstrain`], several in one act.
+    Lift {
+        targets: Vec<Target>,
+    },
     Undo,
     Redo,
     /// Build what a run would build and try it on held-back calibration images; where that was tried, or nothing is approved, what is shown.

@@ -281,6 +281,13 @@ pub enum Event {
     ConstraintLifted {
         target: Target,
     },
+    /// Several at once: one act of the engineer's, which one undo takes back.
+    ConstraintsSet {
+        constraints: Vec<Constraint>,
+    },
+    ConstraintsLifted {
+        targets: Vec<Target>,
+    },
     BudgetSet {
         budget: Budget,
     },
@@ -430,6 +437,8 @@ impl Event {
             | Event::Reopened { .. }
             | Event::ConstraintSet { .. }
             | Event::ConstraintLifted { .. }
+            | Event::ConstraintsSet { .. }
+            | Event::ConstraintsLifted { .. }
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
             | Event::PatienceSet { .. }

@@ -96,7 +96,10 @@ impl State {
                     point.decisions.push((new.id, None));
                 }
             }
-            Event::ConstraintSet { .. } | Event::ConstraintLifted { .. } => {
+            Event::ConstraintSet { .. }
+            | Event::ConstraintLifted { .. }
+            | Event::ConstraintsSet { .. }
+            | Event::ConstraintsLifted { .. } => {
                 point.constraints = Some(self.constraints.clone());
             }
             Event::BudgetSet { .. } => point.budget = Some(self.budget),
@@ -210,6 +213,8 @@ impl State {
             Event::Reopened { ids } => self.reopened(ids),
             Event::ConstraintSet { constraint } => self.constrain(constraint.clone()),
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
+            Event::ConstraintsSet { constraints } => constraints.iter().for_each(|c| self.constrain(c.clone())),
+            Event::ConstraintsLifted { targets } => self.constraints.retain(|c| !targets.contains(&c.target)),
             Event::BudgetSet { budget } => self.budget = *budget,
             Event::HealingSet { heal } => self.heal = *heal,
             Event::PatienceSet { until_clear } => self.until_clear = *until_clear,
@@ -536,9 +541,14 @@ impl State {
     }
 }
 
-/// Whether `new` takes the place of `old` in the list: same target, and `old` was still open.
+/// Whether `new` takes the place of `old` in the list: same target, and `old` was still open; or it was approved, and the engineer decides anew.
 fn superseded(old: &Decision, new: &Decision) -> bool {
-    old.target == new.target && old.id < new.id && matches!(old.status, Status::Proposed | Status::Edited)
+    let gives_way = match old.status {
+        Status::Proposed | Status::Edited => true,
+        Status::Approved => new.author == Author::Human,
+        Status::Vetoed | Status::Applied | Status::RolledBack => false,
+    };
+    old.target == new.target && old.id < new.id && gives_way
 }
 
 fn trim<T>(list: &mut Vec<T>, most: usize) {

@@ -90,6 +90,12 @@ fn review_acts_undo_and_redo_exactly() {
         Event::BudgetSet { budget: Budget { macs: Some(0.5), ..Budget::default() } },
         Event::Reopened { ids: ids(&[1]) },
         Event::ConstraintLifted { target: group("c") },
+        Event::ConstraintsSet {
+            constraints: ["a", "c"]
+                .map(|of| Constraint { target: group(of), limit: Limit::Freeze, reason: "both".to_owned() })
+                .to_vec(),
+        },
+        Event::ConstraintsLifted { targets: vec![group("a"), group("c")] },
         Event::Proposed { decisions: vec![decision(3, "b", Author::Human), decision(4, "z", Author::Human)] },
     ];
     let mut s = Session::new();

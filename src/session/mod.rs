@@ -37,6 +37,8 @@ pub use names::as_filed;
 pub use place::Place;
 pub use plans::{Difference, KeptPlan, MOST_PLANS, OtherPlan, PLAN_NAME, differences};
 pub use recipe::{Images, Opening, Recipe, WINDOW};
-pub use role::{Answers, Ask, Looks, MOST_LOOKS, MOST_TURNS, OUTSIDE, ROLES, Role, Share, Table, USUAL_TURNS};
+pub use role::{
+    Answers, Ask, Looks, MOST_LOOKS, MOST_TURNS, OUTSIDE, QUESTION, ROLES, Role, Share, Table, USUAL_TURNS,
+};
 pub use state::*;
 pub use text::{action as action_text, apart, describe, part, passed_over};

@@ -139,6 +139,9 @@ pub static ROLES: [Role; 4] = [
     },
 ];
 
+/// Who puts a question to the engineer, in the transcript.
+pub const QUESTION: &str = "question";
+
 /// A program that looks at the session from outside and may propose on everything; it is asked for nothing.
 pub static OUTSIDE: Role = Role {
     name: "outside",

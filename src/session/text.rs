@@ -1,6 +1,6 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
-use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, State};
+use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, QUESTION, State};
 use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
 use crate::profile::Workload;
 use crate::task::Estimate;
@@ -107,6 +107,13 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             };
             format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
         }
+        Event::ConstraintsSet { constraints } => {
+            format!("bound {}", counted(constraints.len(), "target"))
+                + &constraints.first().map_or(String::new(), |c| because(&c.reason))
+        }
+        Event::ConstraintsLifted { targets } => {
+            format!("lifted the constraints on {}", counted(targets.len(), "target"))
+        }
         Event::ConstraintLifted { target } => format!("lifted the constraints on {target}"),
         Event::BudgetSet { budget } => format!("budget {budget}"),
         Event::HealingSet { heal: Some(heal) } => format!("runs heal what they made: {heal}"),
@@ -137,6 +144,9 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let about: Vec<String> =
                 tokens.into_iter().chain(utterance.interrupted.then(|| "interrupted".into())).collect();
             let about = if about.is_empty() { String::new() } else { format!(" ({})", about.join(", ")) };
+            if utterance.role == QUESTION {
+                return Some(format!("the agents ask: {}", utterance.text));
+            }
             match utterance.role == OUTSIDE.name {
                 // Nobody knows it by its role.
                 true => format!("{}: {}", utterance.model, brief(&utterance.text)),

@@ -19,7 +19,7 @@ use crate::control::{Asked, Figures};
 use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
 use crate::prune::Group;
 use crate::quant::Precision;
-use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, Record, Standing, State};
+use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, Record, Standing, State};
 use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
 use std::collections::BTreeMap;
@@ -150,6 +150,8 @@ pub struct App {
     pub notes_hidden: bool,
     /// Whom the host asks to propose, in its words; without one the planner.
     pub agents: Option<String>,
+    /// What the agents asked and nobody has answered yet.
+    pub question: Option<String>,
     /// How often agents are asked by themselves; one: they propose, and wait.
     pub asked_turns: usize,
     pub modal: Option<Modal>,
@@ -334,7 +336,12 @@ impl App {
                     self.say(Level::Warn, format!("{}{more}", crate::session::passed_over(p)));
                 }
             }
-            Event::Said { utterance } => self.said(utterance),
+            Event::Said { utterance } => {
+                if utterance.role == QUESTION {
+                    self.question = Some(utterance.text.clone());
+                }
+                self.said(utterance);
+            }
             Event::Exported { path, format, bytes, notes, .. } => {
                 let size = if *bytes > 0 { format!(", {}", crate::words::bytes(*bytes)) } else { String::new() };
                 let (level, more) = match &notes[..] {
@@ -363,6 +370,8 @@ impl App {
                     Outcome::Undecided => (Level::Warn, ": the interval holds the floor"),
                 };
                 let word = verdict.label();
+                let part = self.state.round_at(*round).and_then(|r| crate::session::part(r.evaluation.as_ref()?));
+                let why = part.map_or(why.to_owned(), |part| format!(", {part}"));
                 self.say(level, format!("round {round} is {word}{why}; {c} accepts it, {b} rolls it back"));
             }
             Event::Controlled { control } => {
@@ -371,11 +380,21 @@ impl App {
                 let c = self.label(Act::NextLevel);
                 self.say(Level::Good, format!("{levels} and a controller; {c} switches, `:control off` stops"));
             }
+            Event::PatienceSet { until_clear } => self.say(
+                Level::Good,
+                match until_clear {
+                    true => "rounds are evaluated until it is clear whether the budget's drop is kept",
+                    false => "rounds are evaluated on all of the data",
+                },
+            ),
             Event::PlanKept { plan } => {
                 let text = format!("the plan is kept as {}; {} compares", plan.name, self.label(Act::View7));
                 self.say(Level::Good, text);
             }
-            Event::Noted { .. } => self.say(Level::Good, "noted; it goes into the next prompt"),
+            Event::Noted { .. } => {
+                self.question = None;
+                self.say(Level::Good, "noted; it goes into the next prompt");
+            }
             // What else there is to tell of an event stands in the timeline.
             Event::RecipeSet { .. }
             | Event::Resolved { .. }
@@ -385,9 +404,10 @@ impl App {
             | Event::Reopened { .. }
             | Event::ConstraintSet { .. }
             | Event::ConstraintLifted { .. }
+            | Event::ConstraintsSet { .. }
+            | Event::ConstraintsLifted { .. }
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
-            | Event::PatienceSet { .. }
             | Event::HealingBegun { .. }
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
@@ -456,6 +476,7 @@ impl App {
             // final figures may have been dropped on the way.
             Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
             Feed::JobEnd { .. } => {
+                self.question = None;
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
                 (self.decoding, self.level_asked, self.healing) = (false, None, None);
                 self.turns.iter_mut().for_each(Turn::end);
@@ -559,6 +580,13 @@ impl App {
         let mut out = Vec::new();
         if let Some(f) = &self.state.failure {
             out.push((Level::Bad, format!("failed: {}", clean(f))));
+        }
+        if let Some(question) = &self.question {
+            out.push((Level::Warn, format!("{} answers the agents: {}", self.label(Act::Note), clean(question))));
+        }
+        let newest = self.state.evaluation().and_then(|e| Some((e.round, crate::session::part(e)?)));
+        if let Some((round, part)) = newest {
+            out.push((Level::Warn, format!("round {round}: {part}; `:evaluate-all` looks at the others")));
         }
         if let Some(card) = &self.state.card {
             let mut warn = |text: String| out.push((Level::Warn, text));

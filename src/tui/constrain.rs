@@ -52,8 +52,8 @@ impl App {
             return self.nothing(format!("nothing that could be bound so is called `{pattern}`"));
         }
         let count = crate::words::counted(targets.len(), "target");
-        let bind = |target| Command::Constrain { constraint: Constraint { target, limit, reason: reason.to_owned() } };
-        if targets.into_iter().map(bind).all(|command| self.sends(command)) {
+        let bind = |target| Constraint { target, limit, reason: reason.to_owned() };
+        if self.sends(Command::Bind { constraints: targets.into_iter().map(bind).collect() }) {
             self.say(Level::Good, format!("{count} bound; `:lift {pattern}` lifts that"));
         }
     }
@@ -72,6 +72,10 @@ impl App {
             let what = if pattern.is_empty() { "this row".to_owned() } else { format!("what is called `{pattern}`") };
             self.say(Level::Info, format!("no constraint on {what}"));
         }
-        bound.into_iter().for_each(|target| self.command(Command::Unconstrain { target }));
+        match <[Target; 1]>::try_from(bound) {
+            Ok([target]) => self.command(Command::Unconstrain { target }),
+            Err(targets) if targets.is_empty() => {}
+            Err(targets) => self.command(Command::Lift { targets }),
+        }
     }
 }

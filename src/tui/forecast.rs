@@ -32,6 +32,17 @@ impl Forecasts {
         }
     }
 
+    /// What `decision` alone would change of the original, whatever has been built since.
+    pub fn alone(&self, state: &State, decision: &Decision) -> Option<Forecast> {
+        Some(self.forecaster.as_ref()?.plan(&[&resolved(state, decision)]).forecast)
+    }
+
+    /// What `decisions` together change of the metric by scans alone, so that two plans can be told apart by what differs in them.
+    pub fn scanned(&self, state: &State, decisions: &[Decision]) -> Option<f64> {
+        let all: Vec<(Target, Action)> = decisions.iter().map(|d| resolved(state, d).planned()).collect();
+        self.forecaster.as_ref()?.by_scans(&all)
+    }
+
     /// What is to be said of a cut that makes the model slower.
     pub fn slower(&self, target: &Target, action: &Action) -> Option<String> {
         self.forecaster.as_ref()?.costs.slower(target, action).map(|s| s.words())

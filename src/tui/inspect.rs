@@ -27,6 +27,8 @@ pub struct Inspected {
     /// Rows before and after it in the graph.
     pub from: Vec<String>,
     pub to: Vec<String>,
+    /// The plan that is shown removes the block that it lies in.
+    pub removed: bool,
     /// Decisions on it, newest first.
     pub decisions: Vec<Decision>,
     /// Constraints on it, in words.
@@ -58,8 +60,10 @@ pub struct Width {
     pub rung: Option<(f64, bool)>,
     /// Measured of this cut alone on calibration data: nats.
     pub kl: Option<f64>,
-    /// Of this cut alone in the whole model; `None` at the whole width.
+    /// Of this cut alone in the original; `None` at the whole width.
     pub forecast: Option<Forecast>,
+    /// What it changes of the metric by scans alone.
+    pub quality: Option<f64>,
 }
 
 /// A layer in one precision.
@@ -70,6 +74,8 @@ pub struct Format {
     pub rung: Option<(f64, bool)>,
     pub kl: Option<f64>,
     pub forecast: Option<Forecast>,
+    /// What it changes of the metric by scans alone.
+    pub quality: Option<f64>,
 }
 
 impl App {
@@ -98,6 +104,7 @@ impl App {
         Inspected {
             name: layer.name.clone(),
             kind: layer.kind.clone(),
+            removed: block.clone().is_some_and(|b| self.shown(&Target::Block(b)).action == Action::RemoveBlock),
             block,
             precisions: if layer.weighty || layer.caches { self.formats(layer) } else { Vec::new() },
             group: group.map(|g| self.of_group(layer, &g)),
@@ -156,7 +163,8 @@ impl App {
                 kept,
                 rung: ladder.and_then(|l| rung(l, Precision::F32, (produces, kept, group.size))),
                 kl: if whole { Some(0.0) } else { point.map(|p| p.kl) },
-                forecast: (!whole).then(|| self.forecasts.together(&self.state, &[own])).flatten(),
+                quality: self.forecasts.scanned(&self.state, std::slice::from_ref(&own)).filter(|_| !whole),
+                forecast: (!whole).then(|| self.forecasts.alone(&self.state, &own)).flatten(),
             }
         });
         OfGroup {
@@ -177,6 +185,8 @@ impl App {
         let target = Target::Layer(layer.name.clone());
         let now = self.precision_of(&self.shown(&target), &layer.name);
         let ladder = self.state.ladders.iter().find(|l| l.layer == layer.name);
+        let row = self.state.profile_of(0).and_then(|p| p.rows.iter().find(|r| r.name == layer.name));
+        let filed = row.map_or(Precision::F32, |r| r.precision);
         let of = |precision: Precision| {
             let curve = self.state.sensitivity.get(&SensTarget::Layer(layer.name.clone(), precision));
             let own = self.fresh(&target, Action::Precision { precision });
@@ -185,7 +195,12 @@ impl App {
                 shown: precision == now,
                 rung: ladder.and_then(|l| rung(l, precision, (true, 1, 1))),
                 kl: curve.and_then(|c| c.points.first()).map(|p| p.kl),
-                forecast: self.forecasts.together(&self.state, &[own]),
+                quality: if own.action == (Action::Precision { precision: filed }) {
+                    Some(0.0)
+                } else {
+                    self.forecasts.scanned(&self.state, std::slice::from_ref(&own))
+                },
+                forecast: self.forecasts.alone(&self.state, &own),
             }
         };
         self.precisions(&layer.name).into_iter().map(of).collect()

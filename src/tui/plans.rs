@@ -6,7 +6,7 @@
 use super::app::{App, View};
 use super::outlook::{Expected, Measured};
 use crate::config::Act;
-use crate::plan::{Action, Decision, Target};
+use crate::plan::{Action, Decision, Target, plan_key};
 use crate::session::{Command, Difference, OtherPlan, differences};
 
 /// Rows whose effect is worked out; a plan that differs in more shows theirs without.
@@ -52,6 +52,8 @@ pub struct Row {
     pub block: Option<String>,
     /// What the plan that is shown would come to with the other's decision here.
     pub taken: Option<Expected>,
+    /// What that changes of the metric, by scans alone: forecasts of two plans may rest on unlike trials.
+    pub quality: Option<f64>,
 }
 
 impl App {
@@ -62,13 +64,17 @@ impl App {
         let beside = others.get(at).map(|other| {
             let shown = self.plan(&[]);
             let here: Vec<(Target, Action)> = shown.iter().map(Decision::planned).collect();
+            // What a round was made of was measured.
+            let key = plan_key(&here);
+            let made = self.state.rounds.iter().rev().filter(|r| r.number > 0 && r.rolled_back.is_none());
+            let made = made.map(|r| r.number).find(|r| plan_key(&self.state.actions_of(*r)) == key);
             let rows = differences(&here, &other.actions);
             let rows = rows.into_iter().enumerate().map(|(i, what)| self.plan_row(&shown, what, i < MOST_FORECAST));
             Beside {
                 at,
                 of: others.len(),
                 rows: rows.collect(),
-                here: self.side("shown".to_owned(), shown, None),
+                here: self.side("shown".to_owned(), shown, made),
                 there: self.side(other.name.clone(), self.as_plan(other), other.round),
             }
         });
@@ -88,17 +94,17 @@ impl App {
     }
 
     fn plan_row(&self, shown: &[Decision], what: Difference, forecast: bool) -> Row {
-        let taken = forecast.then(|| {
-            let mut plan: Vec<Decision> = shown.iter().filter(|d| d.target != what.target).cloned().collect();
-            plan.push(self.fresh(&what.target, what.there.clone()));
-            self.forecasts.plan(&self.state, &plan)
-        });
+        let mut plan: Vec<Decision> = shown.iter().filter(|d| d.target != what.target).cloned().collect();
+        plan.push(self.fresh(&what.target, what.there.clone()));
+        let taken = forecast.then(|| self.forecasts.plan(&self.state, &plan));
+        let scanned = |plan: &[Decision]| self.forecasts.scanned(&self.state, plan);
+        let quality = if forecast { scanned(&plan).zip(scanned(shown)).map(|(new, old)| new - old) } else { None };
         let block = match &what.target {
             Target::Block(name) => Some(name.clone()),
             Target::Group(id) => self.group(id).and_then(|g| g.block.clone()).or_else(|| self.block_of(id)),
             Target::Layer(name) | Target::Weights(name) => self.block_of(name),
         };
-        Row { what, block, taken }
+        Row { what, block, taken, quality }
     }
 
     /// The block that the row of a layer lies in.
@@ -156,7 +162,8 @@ impl App {
         let Some(other) = others.get(at) else { return };
         let left = differences(&self.state.shown_actions(), &other.actions).len();
         let rows = crate::words::counted(differed.saturating_sub(left), "row");
-        let stay = if left == 0 { String::new() } else { format!(", {left} still differ") };
+        // The host takes what can stand.
+        let stay = if left == 0 { String::new() } else { format!(", {left} not (vetoed, frozen or limited)") };
         let undo = self.label(Act::Undo);
         self.nothing(format!("{rows} taken from {}{stay}: they wait for your approval, {undo} undoes it", other.name));
     }

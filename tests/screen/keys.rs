@@ -234,11 +234,8 @@ fn session_keys() {
 fn a_pattern_binds_and_lifts_all_that_it_matches() {
     let mut app = reviewing();
     let bound = |commands: Vec<Command>| -> Vec<(Target, Limit, String)> {
-        let of = |c: Command| match c {
-            Command::Constrain { constraint: c } => (c.target, c.limit, c.reason),
-            other => panic!("{other:?}"),
-        };
-        commands.into_iter().map(of).collect()
+        let [Command::Bind { constraints }] = &commands[..] else { panic!("{commands:?}") };
+        constraints.iter().map(|c| (c.target.clone(), c.limit, c.reason.clone())).collect()
     };
     let limits = bound(sent(press(&mut app, ":max-ratio 25% blocks.1*.mlp.fc1 late ones are thin<enter>")));
     let names: Vec<&str> = limits.iter().map(|(t, ..)| t.name()).collect();
@@ -255,8 +252,7 @@ fn a_pattern_binds_and_lifts_all_that_it_matches() {
     let lifted = sent(press(&mut app, ":lift blocks.1?.mlp.fc1<enter>"));
     assert_eq!(lifted, [], "a question mark is a letter of a name here");
     let lifted = sent(press(&mut app, ":lift blocks.1*<enter>"));
-    assert_eq!(lifted.len(), 3, "{lifted:?}");
-    assert!(lifted.iter().all(|c| matches!(c, Command::Unconstrain { .. })));
+    assert!(matches!(&lifted[..], [Command::Lift { targets }] if targets.len() == 3), "{lifted:?}");
 }
 
 #[test]

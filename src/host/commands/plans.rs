@@ -1,7 +1,7 @@
 //! Plans beside the one that is shown: keeping it under a name, and taking rows of another one over.
 
 use super::outside::few;
-use super::{Effect, edit, own};
+use super::{Effect, own};
 use crate::host::desk::Desk;
 use crate::plan::{Action, Decision, DecisionId, Target, same_cut};
 use crate::session::{Event, KeptPlan, PLAN_NAME, State};
@@ -15,6 +15,13 @@ pub fn fork(state: &State, name: &str) -> Result<Effect, String> {
     if name.chars().any(crate::plain::hostile) {
         return Err("a plan's name is plain text; hint: `:fork cautious`".to_owned());
     }
+    let taken = |other: &str| other.eq_ignore_ascii_case(name);
+    if state.other_plans().iter().any(|o| taken(&o.name))
+        || ["shown", "planner", "original"].iter().any(|w| taken(w))
+        || name.starts_with("round ")
+    {
+        return Err(format!("there is a plan called `{name}`; hint: another name"));
+    }
     let mut actions = state.shown_actions();
     actions.retain(|(_, action)| *action != Action::Keep);
     if actions.is_empty() {
@@ -27,7 +34,7 @@ pub fn fork(state: &State, name: &str) -> Result<Effect, String> {
 /// error only where nothing can.
 pub fn take(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, from: &str) -> Result<Effect, String> {
     few(actions.len())?;
-    let (mut edits, mut fresh): (Vec<Event>, Vec<Decision>) = (Vec::new(), Vec::new());
+    let mut fresh: Vec<Decision> = Vec::new();
     let mut why: Option<String> = None;
     for (target, action) in actions {
         let here = state.planned(&target);
@@ -40,26 +47,22 @@ pub fn take(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, from
             why.get_or_insert(format!("`{target}` is vetoed or frozen; hint: reopen it, or lift the constraint"));
             continue;
         }
-        // An approval is taken back to a decision that waits; what waits gives way to the engineer's own.
-        let taken = match here.approved.filter(|_| here.open.is_none()) {
-            Some(d) => edit(state, desk, d.id, &action).map(|event| edits.push(event)),
-            None => desk.resolve(state, &target, &action).map(|action| {
+        // What waits gives way to the engineer's own, and so does what was approved: one step, which one undo takes back.
+        match desk.resolve(state, &target, &action) {
+            Ok(action) => {
                 let id = DecisionId(state.next_decision + fresh.len() as u64);
                 let rationale = format!("Taken from {}.", crate::agent::clean::line(from, 2 * PLAN_NAME));
                 fresh.push(Decision { id, rationale, ..own(state, target, action) });
-            }),
-        };
-        if let Err(words) = taken {
-            why.get_or_insert(words);
+            }
+            Err(words) => drop(why.get_or_insert(words)),
         }
     }
-    if edits.is_empty() && fresh.is_empty() {
+    if fresh.is_empty() {
         return Err(
             why.unwrap_or_else(|| "the plan that is shown has that already; hint: there is nothing to take".into())
         );
     }
-    edits.extend((!fresh.is_empty()).then_some(Event::Proposed { decisions: fresh }));
-    Ok(Effect::events(edits))
+    Ok(Effect::events([Event::Proposed { decisions: fresh }]))
 }
 
 #[cfg(test)]
@@ -120,11 +123,11 @@ mod tests {
         assert_eq!(of(&state, "a"), Action::Keep);
         // Nothing runs by it.
         assert_eq!(state.recipe_actions(), []);
-        // What waited and was new is one step, the approval another.
+        // One step, the approval included.
         apply(&mut state, vec![Event::Undone]);
         assert!(same_cut(&of(&state, "a"), &cut(0.5), 1e-9) && shown(&state, "c").is_none());
-        apply(&mut state, vec![Event::Undone]);
         assert_eq!(shown(&state, "b").unwrap().1, Status::Approved);
+        assert_eq!(state.recipe_actions().len(), 1);
     }
 
     #[test]
@@ -150,8 +153,9 @@ mod tests {
         }
         let kept = fork(&state, " cautious ").unwrap();
         apply(&mut state, kept.events);
-        let again = fork(&state, "cautious").unwrap();
-        apply(&mut state, again.events);
+        for taken in ["cautious", "Cautious", "round 1", "the original", "shown"] {
+            assert!(fork(&state, taken).unwrap_err().contains("another name"), "{taken}");
+        }
         assert_eq!((state.plans.len(), state.plans[0].name.as_str(), state.plans[0].actions.len()), (1, "cautious", 2));
         assert!(fork(&State::default(), "x").unwrap_err().contains("no plan"));
     }

@@ -59,11 +59,11 @@ fn theirs(state: &State) -> Vec<Decision> {
     state.open().into_iter().filter(by_agents).cloned().collect()
 }
 
-/// What only the engineer changes.
-fn of_the_engineer(state: &State) -> (usize, usize, Vec<u64>, Budget) {
+/// What only the engineer decides; a note is for the next turn.
+fn of_the_engineer(state: &State) -> (usize, Vec<u64>, Budget) {
     let settled = |d: &&Decision| d.by_person() || d.status != Status::Proposed;
     let ids = state.decisions.iter().filter(settled).map(|d| d.id.0).collect();
-    (state.notes.len(), state.constraints.len(), ids, state.budget)
+    (state.constraints.len(), ids, state.budget)
 }
 
 impl Compute {

@@ -9,7 +9,7 @@ use crate::host::engine::{Job, Llm, Work};
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
 use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key};
 use crate::session::{
-    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, ROLES, Rival, Role, State, Utterance, differences,
+    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, State, Utterance, differences,
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 const PLANNER: &str = "planner";
 /// Longest question to the engineer, characters.
-const QUESTION: usize = 600;
+const MOST_ASKED: usize = 600;
 /// How often it is looked whether there is an answer.
 const ASKS_EVERY: Duration = Duration::from_millis(250);
 
@@ -293,11 +293,14 @@ impl ToHost<'_> {
     async fn ask(&mut self, tool: &Tool, asked: &Map<String, Value>, notes: &[(u32, String)]) -> Result<Value, String> {
         let asked = Asked::of(tool, asked)?;
         // On one line, so that nothing in it looks like somebody else's words.
-        let question = agent::clean::line(asked.text("question").unwrap_or_default(), QUESTION);
+        let question = agent::clean::line(asked.text("question").unwrap_or_default(), MOST_ASKED);
         if question.is_empty() {
             return Err("the question is empty; hint: ask something".to_owned());
         }
         self.job.say_async(Feed::warn(format!("the agents ask: {question} (`:note …` answers)"))).await;
+        let round = self.job.state_async().await.map_err(|e| e.to_string())?.round;
+        let said = Utterance::whole(round, QUESTION, "agents", question);
+        self.job.event_async(Event::Said { utterance: Box::new(said) }).await.map_err(|e| e.to_string())?;
         let wait = Duration::from_secs(asked.count("wait_s", 120, 600) as u64);
         let began = Instant::now();
         while began.elapsed() < wait && !self.cancel.is_cancelled() {

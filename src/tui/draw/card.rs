@@ -337,6 +337,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
+            _ if g.unforetold() => pal.none().to_owned(),
             _ => {
                 let e = o.d_quality;
                 match e.value == 0.0 && o.unmeasured > 0 {

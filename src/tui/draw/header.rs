@@ -306,6 +306,7 @@ fn goal_and_pen(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
             })
         })
         .chain(heal)
+        .chain(app.state.until_clear.then(|| "until clear".to_owned()))
         .collect();
     match (goal.is_empty(), detail) {
         (_, 0) => {}

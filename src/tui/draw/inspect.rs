@@ -17,7 +17,7 @@ use ratatui::text::{Line, Span};
 
 /// A label's column, a width's, a precision's name.
 const LABEL: usize = 14;
-const CELL: usize = 8;
+const CELL: usize = 9;
 const FORMAT: usize = 13;
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
@@ -73,7 +73,11 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
     let strip = format!("{}{arrow}{}{arrow}{}", list(&i.from), clean(&i.name), list(&i.to));
     say(app, "in the graph", &strip, Role::Fg, width, out);
     if let Some(block) = &i.block {
-        say(app, "block", &clean(block), Role::Fg, width, out);
+        let (gone, role) = match i.removed {
+            true => (", which the plan that is shown removes", Role::Warn),
+            false => ("", Role::Fg),
+        };
+        say(app, "block", &format!("{}{gone}", clean(block)), role, width, out);
     }
     if let Some(l) = app.table.layers.iter().find(|l| l.name == i.name) {
         let mark = num::mark(l.doubt.is_some());
@@ -128,12 +132,13 @@ fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
         (None, true) => "0".to_owned(),
         (None, false) => none.clone(),
     };
-    row(&fit(&metric.name, LABEL - 7), Role::Forecast, &|w| of(w, &|f| quality(f, &metric, &none)));
+    let name = format!("{} scan", fit(&metric.name, LABEL - 6));
+    row(&name, Role::Forecast, &|w| if w.kept == g.size { "0".to_owned() } else { quality(w.quality, &metric, &none) });
     row("whole ms", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_latency_ms.value, 2))));
     row("MACs M", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_macs as f64 / 1e6, 1))));
     row("kB", Role::Forecast, &|w| of(w, &|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))));
     let text = format!(
-        "{mark} as shown; ms of this row from its ladder (? noisy: M measures again), KL measured of this cut alone, ~ what it would change alone in the whole"
+        "{mark} as shown; ms of this row from its ladder (? noisy: M measures again), KL measured of this cut alone, ~ what it alone would change of the original, of quality by scans"
     );
     say(app, "", &text, Role::Dim, width, out);
 }
@@ -142,10 +147,12 @@ fn rung(rung: Option<(f64, bool)>, none: &str) -> String {
     rung.map_or(none.to_owned(), |(ms, noisy)| format!("{}{}", num::ms(ms), num::mark(noisy)))
 }
 
-fn quality(f: &Forecast, metric: &Metric, none: &str) -> String {
-    match f.unmeasured {
-        0 => format!("~{}", signed(metric.shown(f.d_quality.value), metric.digits)),
-        _ => none.to_owned(),
+/// By scans alone, so that one width can be held against another whatever was tried.
+fn quality(change: Option<f64>, metric: &Metric, none: &str) -> String {
+    match change {
+        Some(0.0) => "0".to_owned(),
+        Some(d) => format!("~{}", signed(metric.shown(d), metric.digits)),
+        None => none.to_owned(),
     }
 }
 
@@ -153,7 +160,8 @@ fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'stati
     let pal = &app.palette;
     let metric = app.state.metric();
     let none = pal.none();
-    let titles = [("this row ms", 13), ("KL alone", 10), (&*metric.name, 12), ("whole ms", 10), ("kB", 10)];
+    let scan = format!("{} scan", fit(&metric.name, 7));
+    let titles = [("this row ms", 13), ("KL alone", 10), (&*scan, 13), ("whole ms", 10), ("kB", 10)];
     let fits = |n: usize| LABEL + FORMAT + titles[..n].iter().map(|(_, w)| w).sum::<usize>() + 2 <= width;
     let n = (1..=titles.len()).rev().find(|n| fits(*n)).unwrap_or(1);
     let head: String = titles[..n].iter().map(|(t, w)| right(&fit(t, w - 1), *w)).collect();
@@ -163,7 +171,7 @@ fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'stati
         let cells = [
             (rung(p.rung, none), Role::Fg),
             (p.kl.map_or(none.to_owned(), num::fine), Role::Fg),
-            (f(&|f| quality(f, &metric, none)), Role::Forecast),
+            (quality(p.quality, &metric, none), Role::Forecast),
             (f(&|f| format!("~{}", signed(f.d_latency_ms.value, 2))), Role::Forecast),
             (f(&|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))), Role::Forecast),
         ];

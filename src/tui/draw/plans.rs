@@ -86,7 +86,10 @@ fn head(app: &App, b: &Beside, width: usize) -> Vec<Line<'static>> {
         0 => format!(" the two plans are the same; {} compares another", app.label(Act::NextPlan)),
         n => {
             let [row, block, all] = [Act::TakeRow, Act::TakeBlock, Act::TakeAll].map(|a| app.label(a));
-            format!(" {} differ; {row} takes over the row, {block} its block, {all} all of them", counted(n, "row"))
+            format!(
+                " {}; {row} takes over the row, {block} its block, {all} all of them",
+                crate::words::counted_as(n, "row differs", "rows differ")
+            )
         }
     };
     out.push(Line::from(span(words, pal.fg(Role::Fg))));
@@ -117,8 +120,9 @@ fn figure(app: &App, s: &Side, goal: &Goal, metric: &Metric, room: usize) -> Spa
         let text = format!("{} measured in round {}", goal.show(value), m.round);
         return span(cut(text), pal.fg(role(value, Role::Fg)));
     }
-    let Some(e) = s.expected.get(goal.name) else {
-        // The original is no forecast of itself.
+    // The original is no forecast of itself.
+    let expected = s.expected.get(goal.name).filter(|_| s.decisions > 0);
+    let Some(e) = expected else {
         let text = if s.decisions == 0 { "as it is".to_owned() } else { pal.none().to_owned() };
         return span(cut(text), pal.fg(Role::Dim));
     };
@@ -130,7 +134,9 @@ fn figure(app: &App, s: &Side, goal: &Goal, metric: &Metric, room: usize) -> Spa
         }
         None => String::new(),
     };
-    span(cut(format!("~{}{more}", goal.show(e.value))), pal.fg(role(e.value, Role::Forecast)))
+    // What a trial showed is a forecast of new data; what a round showed is none.
+    let mark = if quality.is_some_and(|q| q.basis == Basis::Measured) { "" } else { "~" };
+    span(cut(format!("{mark}{}{more}", goal.show(e.value))), pal.fg(role(e.value, Role::Forecast)))
 }
 
 /// The goals whose changes a row of `width` columns tells: those that are asked for first.
@@ -164,7 +170,10 @@ fn told(app: &App, b: &Beside, row: &Row, width: usize, marked: bool) -> Line<'s
         span(left(&fit(&text(&row.what.there), ACTION - 1), ACTION), pal.bold(Role::Fg)),
     ];
     for goal in changes(app, width) {
-        let change = row.taken.as_ref().and_then(|taken| change(&goal, taken, &b.here.expected));
+        let change = match goal.name {
+            QUALITY => row.quality.map(|d| rounded(&goal, d)),
+            _ => row.taken.as_ref().and_then(|taken| change(&goal, taken, &b.here.expected)),
+        };
         let (text, role) = match change {
             Some(0.0) => ("0".to_owned(), Role::Dim),
             Some(d) => {
@@ -182,14 +191,14 @@ fn told(app: &App, b: &Beside, row: &Row, width: usize, marked: bool) -> Line<'s
 
 /// What taking a row over changes of a goal; `None` where either is not known.
 fn change(goal: &Goal, taken: &Expected, here: &Expected) -> Option<f64> {
-    // A plan without any decision is the original.
-    let zero = |e: &Expected| match e.quality.map(|q| q.basis) {
-        None | Some(Basis::Unchanged) if goal.points => Some(0.0),
-        _ => e.get(goal.name).map(|e| e.value),
-    };
-    let d = zero(taken)? - zero(here)?;
+    let of = |e: &Expected| e.get(goal.name).map(|e| e.value);
+    Some(rounded(goal, of(taken)? - of(here)?))
+}
+
+/// A change as it is shown: nothing where its digits would be noughts.
+fn rounded(goal: &Goal, d: f64) -> f64 {
     let least = if goal.points { 0.5 * 10f64.powi(-(goal.digits as i32)) } else { 5e-4 };
-    Some(if d.abs() < least { 0.0 } else { d })
+    if d.abs() < least { 0.0 } else { d }
 }
 
 /// Who decided what is shown in the row, and why.
