@@ -10,7 +10,7 @@ use fake_llm::{Answer, FakeLlm};
 use paring::host::client::{Client, Messages};
 use paring::host::{Host, OpenSpec, lifecycle};
 use paring::plan::{Author, Budget};
-use paring::session::{Answers, Command, Event, Feed, HostMsg, Looks, Phase, Place, Proposer, State};
+use paring::session::{Answers, Command, Event, Feed, HostMsg, Looks, Phase, Place, Proposer, QUESTION, State};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -133,8 +133,12 @@ async fn a_question_waits_for_the_engineers_note_and_its_answer_goes_to_the_mode
     let mut s = Session::open(&fake, |spec| spec).await;
     s.propose().await;
     let asked = |s: &Session| s.said.iter().any(|t| t.starts_with("the agents ask: May the first stage go? YOU: yes"));
-    s.until("a question", asked).await;
+    s.until("a question", |s| asked(s) && !said(s, QUESTION).is_empty()).await;
     assert_eq!(s.state.open().len(), 0, "nothing is proposed before the answer");
+    let put = said(&s, QUESTION);
+    assert_eq!(put, ["May the first stage go? YOU: yes"], "it is kept");
+    let line = s.state.timeline.last().expect("a line").text.clone();
+    assert_eq!(line, "the agents ask: May the first stage go? YOU: yes");
     s.ask(Command::Note { text: "yes, a quarter of it".into() }).await;
     s.proposed().await;
     let open = s.state.open();

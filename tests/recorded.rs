@@ -33,9 +33,16 @@ fn content(raw: &str) -> String {
     events.filter_map(|e| e["choices"][0]["delta"]["content"].as_str().map(str::to_owned)).collect()
 }
 
+/// Behind llama.cpp's own server, and behind llama-cpp-python's with tools by its grammar.
 #[test]
 fn a_small_models_session_ends_in_the_planners_plan_on_screen() {
-    let (models, raw) = recording("smollm2.json.gz");
+    for name in ["smollm2.json.gz", "smollm2_llama_cpp_python.json.gz"] {
+        plays_again(name);
+    }
+}
+
+fn plays_again(name: &str) {
+    let (models, raw) = recording(name);
     assert_eq!(raw.len(), 5, "three roles, of which two were asked once more");
     let answers = raw.iter().map(|r| Answer::stream(vec![Step::Raw(r.clone().into_bytes())])).collect();
     let fake = FakeLlm::start(&[&models[0]], answers);

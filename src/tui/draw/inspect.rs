@@ -92,7 +92,12 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
             time.unwrap_or_else(|| "not measured".to_owned()),
             bytes(l.fig.bytes)
         );
-        say(app, "measured", &text, Role::Fg, width, out);
+        // Of the newest model, where what follows is told against the original.
+        let label = match app.table.of_round {
+            Some(round) if round > 0 => format!("measured r{round}"),
+            _ => "measured".to_owned(),
+        };
+        say(app, &label, &text, Role::Fg, width, out);
     }
 }
 
