@@ -39,7 +39,7 @@ fn two_plans_at_three_sizes() {
         let mut app = beside(size, Settings::default());
         let seen = text(&drawn(&mut app));
         insta::assert_snapshot!(format!("plans_{}x{}", size.0, size.1), seen);
-        for words in ["shown beside the planner's", "differ", "blocks.0.mlp.fc1", "prune 25.0 %", "if taken"] {
+        for words in ["shown beside the planner's", "differ", "blocks.0.mlp.fc1", "prune 25.0 %", "what that changes"] {
             assert!(seen.contains(words), "{words}: {seen}");
         }
     }

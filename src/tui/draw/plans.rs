@@ -18,9 +18,9 @@ use ratatui::text::{Line, Span};
 
 /// Columns of an action, and of a change that a row would make.
 const ACTION: usize = 14;
-const CHANGE: usize = 10;
+const CHANGE: usize = 11;
 /// A row's name at least and at most.
-const NAME: (usize, usize) = (14, 44);
+const NAME: (usize, usize) = (18, 44);
 /// A total's name.
 const TOTAL: usize = 10;
 
@@ -87,7 +87,7 @@ fn head(app: &App, b: &Beside, width: usize) -> Vec<Line<'static>> {
         n => {
             let [row, block, all] = [Act::TakeRow, Act::TakeBlock, Act::TakeAll].map(|a| app.label(a));
             format!(
-                " {}; {row} takes over the row, {block} its block, {all} all of them",
+                " {}: {row} takes one, {block} its block, {all} all; right: what that changes",
                 crate::words::counted_as(n, "row differs", "rows differ")
             )
         }
@@ -98,9 +98,14 @@ fn head(app: &App, b: &Beside, width: usize) -> Vec<Line<'static>> {
         let there = left(&fit(&clean(&b.there.name), ACTION - 1), ACTION);
         let mut titles = format!("  {name}{}{there}", left("shown", ACTION));
         for goal in changes(app, width) {
-            titles.push_str(&right(&fit(goal.label(&metric), CHANGE - 1), CHANGE));
+            // Plans may rest on unlike trials; a row's part is told by what was scanned of both.
+            let label = match goal.name {
+                QUALITY => format!("{} scan", fit(&metric.name, CHANGE - 6)),
+                _ => goal.label(&metric).to_owned(),
+            };
+            titles.push_str(&right(&fit(&label, CHANGE - 1), CHANGE));
         }
-        out.push(Line::from(span(format!("{titles}  if taken"), dim)));
+        out.push(Line::from(span(titles, dim)));
     }
     out
 }
@@ -145,13 +150,13 @@ fn changes(app: &App, width: usize) -> Vec<Goal> {
     all.retain(|g| !g.unforetold());
     // Quality is always told: no row is taken for its price alone.
     all.sort_by_key(|g| (g.name != QUALITY, g.target.is_none()));
-    let room = width.saturating_sub(2 + NAME.0 + 2 * ACTION + 10);
+    let room = width.saturating_sub(2 + NAME.0 + 2 * ACTION);
     all.truncate((room / CHANGE).clamp(1, 5));
     all
 }
 
 fn name_room(app: &App, width: usize) -> usize {
-    let used = 2 + 2 * ACTION + CHANGE * changes(app, width).len() + 10;
+    let used = 2 + 2 * ACTION + CHANGE * changes(app, width).len();
     width.saturating_sub(used).clamp(NAME.0, NAME.1)
 }
 
