@@ -380,13 +380,10 @@ impl App {
                 let c = self.label(Act::NextLevel);
                 self.say(Level::Good, format!("{levels} and a controller; {c} switches, `:control off` stops"));
             }
-            Event::PatienceSet { until_clear } => self.say(
-                Level::Good,
-                match until_clear {
-                    true => "rounds are evaluated until it is clear whether the budget's drop is kept",
-                    false => "rounds are evaluated on all of the data",
-                },
-            ),
+            Event::PatienceSet { .. } => {
+                let words = crate::session::describe(&self.state, &record.event).unwrap_or_default();
+                self.say(Level::Good, words);
+            }
             Event::PlanKept { plan } => {
                 let text = format!("the plan is kept as {}; {} compares", plan.name, self.label(Act::View7));
                 self.say(Level::Good, text);

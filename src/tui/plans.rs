@@ -59,9 +59,7 @@ pub struct Row {
 impl App {
     /// Works out what view 7 shows.
     pub(super) fn compare_plans(&mut self) {
-        let others = self.state.other_plans();
-        let at = self.plans.chosen % others.len().max(1);
-        let beside = others.get(at).map(|other| {
+        let beside = self.other_plan().map(|(at, of, other)| {
             let shown = self.plan(&[]);
             let here: Vec<(Target, Action)> = shown.iter().map(Decision::planned).collect();
             // What a round was made of was measured.
@@ -69,17 +67,26 @@ impl App {
             let made = self.state.rounds.iter().rev().filter(|r| r.number > 0 && r.rolled_back.is_none());
             let made = made.map(|r| r.number).find(|r| plan_key(&self.state.actions_of(*r)) == key);
             let rows = differences(&here, &other.actions);
-            let rows = rows.into_iter().enumerate().map(|(i, what)| self.plan_row(&shown, what, i < MOST_FORECAST));
+            let scanned = self.forecasts.scanned(&self.state, &shown);
+            let row = |(i, what)| self.plan_row((&shown, scanned), what, i < MOST_FORECAST);
+            let rows: Vec<Row> = rows.into_iter().enumerate().map(row).collect();
             Beside {
                 at,
-                of: others.len(),
-                rows: rows.collect(),
+                of,
+                rows,
                 here: self.side("shown".to_owned(), shown, made),
-                there: self.side(other.name.clone(), self.as_plan(other), other.round),
+                there: self.side(other.name.clone(), self.as_plan(&other), other.round),
             }
         });
         self.plans.cursor = self.plans.cursor.min(beside.as_ref().map_or(0, |b| b.rows.len().saturating_sub(1)));
         self.plans.beside = beside;
+    }
+
+    /// The plan that is compared with, its place among the others, and how many those are.
+    fn other_plan(&self) -> Option<(usize, usize, OtherPlan)> {
+        let mut others = self.state.other_plans();
+        let (of, at) = (others.len(), self.plans.chosen % others.len().max(1));
+        (at < of).then(|| (at, of, others.swap_remove(at)))
     }
 
     fn as_plan(&self, other: &OtherPlan) -> Vec<Decision> {
@@ -93,12 +100,16 @@ impl App {
         Side { name, decisions, expected, measured }
     }
 
-    fn plan_row(&self, shown: &[Decision], what: Difference, forecast: bool) -> Row {
-        let mut plan: Vec<Decision> = shown.iter().filter(|d| d.target != what.target).cloned().collect();
-        plan.push(self.fresh(&what.target, what.there.clone()));
-        let taken = forecast.then(|| self.forecasts.plan(&self.state, &plan));
-        let scanned = |plan: &[Decision]| self.forecasts.scanned(&self.state, plan);
-        let quality = if forecast { scanned(&plan).zip(scanned(shown)).map(|(new, old)| new - old) } else { None };
+    /// A row, where the plan that is shown comes to `scanned` by scans alone.
+    fn plan_row(&self, (shown, scanned): (&[Decision], Option<f64>), what: Difference, forecast: bool) -> Row {
+        let (taken, quality) = if forecast {
+            let mut plan: Vec<Decision> = shown.iter().filter(|d| d.target != what.target).cloned().collect();
+            plan.push(self.fresh(&what.target, what.there.clone()));
+            let new = self.forecasts.scanned(&self.state, &plan);
+            (Some(self.forecasts.plan(&self.state, &plan)), new.zip(scanned).map(|(new, old)| new - old))
+        } else {
+            (None, None)
+        };
         let block = match &what.target {
             Target::Block(name) => Some(name.clone()),
             Target::Group(id) => self.group(id).and_then(|g| g.block.clone()).or_else(|| self.block_of(id)),
@@ -157,9 +168,7 @@ impl App {
     /// The host has taken them over, or some of them: says how many.
     pub(super) fn took(&mut self, id: u64) {
         let Some((_, differed)) = self.plans.taking.take_if(|(taking, _)| *taking == id) else { return };
-        let others = self.state.other_plans();
-        let at = self.plans.chosen % others.len().max(1);
-        let Some(other) = others.get(at) else { return };
+        let Some((_, _, other)) = self.other_plan() else { return };
         let left = differences(&self.state.shown_actions(), &other.actions).len();
         let rows = crate::words::counted(differed.saturating_sub(left), "row");
         // The host takes what can stand.

@@ -83,7 +83,7 @@ impl Compute {
             let worst = classes.then(|| self.worst_class(base, &run)).flatten();
             return Ok(Judged { run, change, worst, divergence, part: None });
         };
-        let right: Vec<bool> = base.iter().map(|s| *s > 0.5).collect();
+        let right = correct(base);
         let until = Until { allowed, alpha: ALPHA, seed: self.shelf.recipe.seed() };
         let (prep, batch) = (&model.info.preprocess, self.working_batch());
         let meter = &mut job.meter("evaluate", "the compressed model, until it is clear");
@@ -105,8 +105,7 @@ impl Compute {
     /// What the class loses that loses most, where all items have a class.
     fn worst_class(&self, base: &[f32], run: &Scored) -> Option<WorstClass> {
         let labels: Vec<u32> = (0..self.data.len()).map(|i| self.data.label(i)).collect::<Option<_>>()?;
-        let right: Vec<bool> = base.iter().map(|s| *s > 0.5).collect();
-        worst_class(&right, &run.correct(), &labels)
+        worst_class(&correct(base), &run.correct(), &labels)
     }
 
     pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
@@ -215,6 +214,11 @@ impl Compute {
         self.unchanged()?;
         Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }
+}
+
+/// Which items a classifier with these scores gets right, as [`Scored::correct`] has it.
+fn correct(scores: &[f32]) -> Vec<bool> {
+    Scored { scores: scores.to_vec(), ..Scored::default() }.correct()
 }
 
 /// Scores of `n` items as they were stored: an f32 each, or in sessions of older versions a byte, 1 for right.
