@@ -233,6 +233,9 @@ pub struct Open {
     /// Targets, such as `latency=0.6,drop=0.5`: factors of the original and points of top-1; of a language model nats, and `kl=0.05`.
     #[arg(long, value_name = "BUDGET")]
     pub budget: Option<String>,
+    /// A TOML file of rules that bind a new session: [[rule]] match, kind, do (veto, limit, at_least, keep_f32, together, prefer), ratio, wish, reason.
+    #[arg(long, value_name = "FILE")]
+    pub constraints: Option<std::path::PathBuf>,
     /// The session's name; made from the model's by default.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,

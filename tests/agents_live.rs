@@ -3,84 +3,17 @@
 
 #[path = "common/fake_llm.rs"]
 mod fake_llm;
+#[path = "common/live.rs"]
+mod live;
 #[path = "common/small.rs"]
 mod small;
 
 use fake_llm::{Answer, FakeLlm};
-use paring::host::client::{Client, Messages};
-use paring::host::{Host, OpenSpec, lifecycle};
+use live::Session;
+use paring::host::OpenSpec;
 use paring::plan::{Author, Budget};
-use paring::session::{Answers, Command, Event, Feed, HostMsg, Looks, Phase, Place, Proposer, QUESTION, State};
+use paring::session::{Answers, Command, Looks, QUESTION};
 use serde_json::{Value, json};
-use std::time::Duration;
-
-struct Session {
-    _home: tempfile::TempDir,
-    host: Host,
-    client: Client,
-    messages: Messages,
-    state: State,
-    /// Lines for people.
-    said: Vec<String>,
-}
-
-impl Session {
-    /// On the small network, with held-back images to rehearse on.
-    async fn open(fake: &FakeLlm, change: impl FnOnce(OpenSpec) -> OpenSpec) -> Session {
-        let home = tempfile::tempdir().expect("temp dir");
-        let model = home.path().join("model.safetensors");
-        small::model(&model, 3);
-        let place = Place::at(&home.path().join("session"));
-        std::fs::create_dir_all(&place.dir).expect("made");
-        let spec = OpenSpec {
-            calib_limit: 160,
-            llm_url: Some(fake.url.clone()),
-            llm_model: Some("usual".into()),
-            ..small::spec(&model)
-        };
-        let host = lifecycle::start(&place, Some(change(spec))).expect("starts");
-        let (client, messages) = host.connect("test", false).await.expect("connects");
-        let (state, said) = (State::default(), Vec::new());
-        let mut s = Session { _home: home, host, client, messages, state, said };
-        s.until("open", |s| s.state.card.is_some()).await;
-        s
-    }
-
-    async fn until(&mut self, what: &str, wanted: impl Fn(&Session) -> bool) {
-        while !wanted(self) {
-            let message = tokio::time::timeout(Duration::from_secs(300), self.messages.recv()).await;
-            match message.unwrap_or_else(|_| panic!("{what}: {:?}", self.said)).expect("the host lives") {
-                HostMsg::Welcome { state, .. } => self.state = *state,
-                HostMsg::Event { record } => {
-                    self.state.apply(&record);
-                    if let Event::Failed { what, message } = record.event {
-                        panic!("{what}: {message}");
-                    }
-                }
-                HostMsg::Feed { feed: Feed::Log { text, .. } } => self.said.push(text),
-                _ => {}
-            }
-        }
-    }
-
-    async fn ask(&self, command: Command) {
-        self.client.command(command.clone()).await.unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    }
-
-    async fn propose(&mut self) {
-        self.ask(Command::Propose { by: Proposer::Agents }).await;
-        self.until("asked", |s| s.state.phase == Phase::Reason).await;
-    }
-
-    async fn proposed(&mut self) {
-        self.until("proposed", |s| s.state.phase == Phase::Review).await;
-    }
-
-    async fn stop(self) {
-        self.host.stop("enough").await;
-        self.host.ended().await;
-    }
-}
 
 fn role(request: &Value) -> String {
     let system = request["messages"][0]["content"].as_str().unwrap_or_default();
@@ -214,7 +147,7 @@ async fn a_role_has_a_model_of_its_own_elsewhere_too_or_the_planner() {
     s.ask(Command::SetRole { role: "pruning".into(), by: model("special", Some(&other.url)) }).await;
     s.ask(Command::SetRole { role: "quantization".into(), by: Some(Answers::Planner) }).await;
     let why = s.client.command(Command::SetRole { role: "poet".into(), by: None }).await.expect_err("no such role");
-    assert!(why.to_string().contains("hint: analysis, pruning"), "{why}");
+    assert!(why.to_string().contains("hint: profiling, analysis, pruning"), "{why}");
     s.propose().await;
     s.proposed().await;
     let asked = |fake: &FakeLlm| -> Vec<(String, String)> {

@@ -21,6 +21,8 @@ pub enum Cut {
     Circles,
     /// The server's filter stopped it.
     Filter,
+    /// A proposal may take no more tokens.
+    Limit,
 }
 
 impl Cut {
@@ -29,6 +31,7 @@ impl Cut {
             Cut::Length => "was cut off for length",
             Cut::Circles => "went round in circles and was cut off",
             Cut::Filter => "was stopped by the server's content filter",
+            Cut::Limit => "was cut off, as a proposal may take no more tokens",
         }
     }
 }
@@ -64,6 +67,8 @@ pub struct Answer<'a, F> {
     text: Masked,
     /// Characters that may still be taken.
     room: usize,
+    /// Pieces that may be taken: a token each, as servers stream, where it matters.
+    most: Option<u64>,
     deltas: u64,
     tokens: Option<u64>,
     asked: u64,
@@ -73,8 +78,8 @@ pub struct Answer<'a, F> {
 }
 
 impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
-    /// What `role` says, `room` characters of it at most, goes to `on`.
-    pub fn new(wire: &'a Wire, role: &'a str, room: usize, on: &'a mut F) -> Answer<'a, F> {
+    /// What `role` says, `room` characters and `most` pieces of it at most, goes to `on`.
+    pub fn new(wire: &'a Wire, role: &'a str, room: usize, most: Option<u64>, on: &'a mut F) -> Answer<'a, F> {
         let (think, reasoning, text) = (ThinkSplitter::default(), wire.mask.stream(), wire.mask.stream());
         Answer {
             wire,
@@ -84,6 +89,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             reasoning,
             text,
             room,
+            most,
             deltas: 0,
             tokens: None,
             asked: 0,
@@ -120,6 +126,10 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             }
             if self.room == 0 {
                 self.cut = Some(Cut::Length);
+            }
+            if self.most.is_some_and(|most| self.deltas >= most) {
+                self.cut = Some(Cut::Limit);
+                return Ok(Took::Enough);
             }
             if self.room == 0 || self.cut == Some(Cut::Circles) {
                 return Ok(Took::Enough);

@@ -30,6 +30,7 @@ pub fn blinded(state: &State) -> State {
         claims: _,
         rivals: _,
         plans: _,
+        suggested: _,
         // Measured on evaluation data.
         records,
         notes: _,

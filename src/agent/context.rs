@@ -24,6 +24,9 @@ pub fn context(state: &State, role: &Role, room: usize) -> String {
     let mut out = head(state);
     out.push_str(&constraints(state, room / 6));
     out.push_str(&notes(state, room / 8));
+    if role.proposes() && !state.notes.is_empty() {
+        out.push_str(super::suggest::HINT);
+    }
     out.push_str(&history(state, room / 8));
     if role.task == Ask::Propose {
         out.push_str(&last_critique(state, room / 16));
@@ -126,7 +129,10 @@ fn constraints(state: &State, room: usize) -> String {
                 Target::Weights(_) => "no zeros, no factors".to_owned(),
             },
             Limit::MaxRatio { ratio } => format!("remove at most {}", short(ratio)),
+            Limit::MinRatio { ratio } => format!("remove at least {}", short(ratio)),
             Limit::KeepF32 => "keep f32".to_owned(),
+            Limit::Together { ref set } => format!("decide alike with all of {}", clean::line(set, 80)),
+            Limit::Prefer { wish } => format!("{wish} (a wish)"),
         };
         let reason = clean::line(&c.reason, 160);
         Row { weight: 0.0, text: format!("{} | {what} | {reason}", clean::line(&c.target.to_string(), 100)) }

@@ -4,18 +4,23 @@
 //! standing in, and the events say so; one repair round a role at most; decisions leave only validated; a cancelled
 //! run proposes nothing more.
 
+mod asking;
 mod looks;
 
 use super::tools::Tool;
 use super::validate::{Draft, SearchSpace, Validated, validate};
 use super::{
     AGENTS, AgentInput, Call, Cut, LlmError, Message, Outcome, Reply, clean, context, critic, delta, notice, proposal,
+    suggest,
 };
 use crate::plan::{Action, Author, Decision, DecisionId, Status, Target};
-use crate::session::{Channel, Claim, Event, Feed, ROLES, Role, Utterance, ledger};
+use crate::session::{Channel, Claim, Event, Feed, ROLES, Role, Spent, State, Utterance, ledger};
 use crate::words::{counted, counted_as};
+pub use asking::Within;
+use asking::said_before;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// What happens to a dialogue.
 #[derive(Debug)]
@@ -62,6 +67,9 @@ pub enum Effect {
         role: &'static str,
         messages: Vec<Message>,
         tools: Vec<&'static str>,
+        /// The schema that the server is to hold the answer to.
+        form: Option<Value>,
+        within: Within,
     },
     /// Have a tool answer.
     Call {
@@ -113,32 +121,9 @@ struct Said {
     spent: Spent,
 }
 
-/// What answers took.
-#[derive(Debug, Clone, Copy, Default)]
-struct Spent {
-    tokens: u64,
-    /// Of prompts.
-    asked: u64,
-    seconds: f64,
-}
-
-impl Spent {
-    /// Nothing was counted.
-    fn only(seconds: f64) -> Spent {
-        Spent { seconds, ..Spent::default() }
-    }
-
-    fn of(reply: &Reply, seconds: f64) -> Spent {
-        Spent { tokens: reply.tokens, asked: reply.asked, seconds }
-    }
-
-    fn and(self, more: Spent) -> Spent {
-        Spent {
-            tokens: self.tokens + more.tokens,
-            asked: self.asked + more.asked,
-            seconds: self.seconds + more.seconds,
-        }
-    }
+/// What an answer took, by the server's count.
+fn counted_in(reply: &Reply, seconds: f64) -> Spent {
+    Spent { tokens: reply.tokens, asked: reply.asked, seconds }
 }
 
 impl Turn {
@@ -190,6 +175,8 @@ pub struct Dialogue {
     rehearsed: usize,
     /// Questions that were put to the engineer.
     questions: usize,
+    /// What the roles had measured.
+    measured: usize,
     /// What the model has proposed.
     proposed: Vec<(Target, Action)>,
     outcome: Outcome,
@@ -199,8 +186,17 @@ pub struct Dialogue {
 
 impl Dialogue {
     pub fn new(input: AgentInput) -> Dialogue {
+        let outcome = Outcome { spent: input.spent, ..Outcome::default() };
+        let told = input.only.map(|role| said_before(&input.state, role)).unwrap_or_default();
         Dialogue {
-            queue: ROLES.iter().rev().filter(|r| r.task == input.task).collect(),
+            queue: match input.only {
+                Some(role) => vec![role],
+                None => {
+                    let measures = input.looks.measurements > 0;
+                    let asked = |r: &&Role| r.task == input.task && (measures || !r.measures());
+                    ROLES.iter().rev().filter(asked).collect()
+                }
+            },
             room: input.room,
             input,
             model: String::new(),
@@ -208,7 +204,7 @@ impl Dialogue {
             used: 0,
             halvings: 0,
             step: Stage::Idle,
-            told: BTreeMap::new(),
+            told,
             planner: None,
             planner_spoke: false,
             because: String::new(),
@@ -216,9 +212,15 @@ impl Dialogue {
             rehearsed: 0,
             questions: 0,
             proposed: Vec::new(),
-            outcome: Outcome::default(),
+            measured: 0,
+            outcome,
             out: Vec::new(),
         }
+    }
+
+    /// What was measured meanwhile, for the roles to come.
+    pub fn learn(&mut self, state: Arc<State>) {
+        self.input.state = state;
     }
 
     /// What happens comes in here. Inputs that do not fit the step (a reply after a cancel) change nothing.
@@ -333,13 +335,6 @@ impl Dialogue {
         self.put(turn);
     }
 
-    /// Asks what the turn has come to.
-    fn put(&mut self, turn: Turn) {
-        let (messages, tools) = (turn.messages.clone(), self.offered(&turn));
-        self.out.push(Effect::Ask { role: turn.role.name, messages, tools });
-        self.step = Stage::Asking(turn);
-    }
-
     /// The turn is over: what was said becomes durable. Says nothing when nothing was said.
     fn spoken(&mut self, turn: &Turn, spent: Spent, interrupted: bool, refused: usize) {
         let spent = turn.said.spent.and(spent);
@@ -370,10 +365,12 @@ impl Dialogue {
     }
 
     fn replied(&mut self, turn: Turn, reply: Reply, seconds: f64) {
+        let spent = counted_in(&reply, seconds);
+        self.take(&turn.messages, turn.reasoning.len() + turn.text.len(), spent);
         let calls = self.calls_of(&turn, &reply);
         match calls.is_empty() {
-            true => self.answered(turn, Spent::of(&reply, seconds), reply.cut),
-            false => self.look(turn, calls, Spent::of(&reply, seconds)),
+            true => self.answered(turn, spent, reply.cut),
+            false => self.look(turn, calls, spent),
         }
     }
 
@@ -448,6 +445,9 @@ impl Dialogue {
             both.summary = second.summary;
         }
         both.expects = second.expects.or(both.expects);
+        if !second.rules.is_empty() {
+            both.rules = second.rules;
+        }
         both.remarks.extend(second.remarks);
         both.errors = second.errors;
         if both.drafts.is_empty() && !both.errors.is_empty() {
@@ -464,6 +464,13 @@ impl Dialogue {
     }
 
     fn propose(&mut self, role: &'static Role, checked: Validated) {
+        if !checked.rules.is_empty() {
+            let by = Author::Agent { role: role.name.into(), model: self.model_of(role).to_owned() };
+            match suggest::read(&checked.rules, by, &self.input.state) {
+                Ok(suggestion) => self.out.push(Effect::Event(Event::Suggested { suggestion })),
+                Err(why) => self.say(role.name, &format!("the rules that it offers are left out: {why}")),
+            }
+        }
         if !checked.remarks.is_empty() {
             self.say(role.name, &list(&checked.remarks));
         }
@@ -516,6 +523,13 @@ impl Dialogue {
 
     fn failed(&mut self, turn: Turn, error: LlmError, seconds: f64) {
         let role = turn.role;
+        // What came of an answer that broke off was paid for; what was never sent was not.
+        let answer = turn.reasoning.len() + turn.text.len();
+        if answer > 0 {
+            self.take(&turn.messages, answer, Spent::only(seconds));
+        } else {
+            self.outcome.spent.seconds += seconds;
+        }
         if matches!(error, LlmError::NoTools { .. }) && !self.toolless(role) {
             self.no_tools.push(self.model_of(role).to_owned());
             self.out.push(Effect::Feed(Feed::TurnEnd { role: role.name.into() }));

@@ -46,6 +46,8 @@ pub enum LlmError {
     NoModel { url: String },
     #[error("`{url}` takes no tool calls: {message}; hint: another model, or the server's options for tools")]
     NoTools { url: String, message: String },
+    #[error("the limit is reached: {what}; hint: `:limits tokens=…` or [llm] in the configuration raises it")]
+    Limit { what: String },
 }
 
 /// What an API error is about, as far as its status and message tell.
@@ -115,7 +117,8 @@ impl LlmError {
             | LlmError::Empty { .. }
             | LlmError::Endless { .. }
             | LlmError::NoModel { .. }
-            | LlmError::NoTools { .. } => false,
+            | LlmError::NoTools { .. }
+            | LlmError::Limit { .. } => false,
             LlmError::Key | LlmError::Address | LlmError::Clear { .. } => false,
         }
     }
@@ -142,7 +145,7 @@ impl LlmError {
                 matches!(kind, Auth | NotFound | Elsewhere | Quota | RateLimit)
             }
             LlmError::Connect { .. } | LlmError::Nonsense { .. } | LlmError::NoModel { .. } => true,
-            LlmError::Key | LlmError::Address | LlmError::Clear { .. } => true,
+            LlmError::Key | LlmError::Address | LlmError::Clear { .. } | LlmError::Limit { .. } => true,
             LlmError::Silent { .. } | LlmError::Empty { .. } | LlmError::Endless { .. } => true,
             LlmError::Broken { .. } | LlmError::NoTools { .. } => false,
         }

@@ -22,6 +22,7 @@ mod incoming;
 mod prompts;
 pub mod proposal;
 mod run;
+pub mod suggest;
 mod table;
 pub mod tools;
 mod transport;
@@ -35,11 +36,11 @@ pub use endpoint::Endpoint;
 pub use error::{ApiKind, LlmError};
 pub use prompts::Prompts;
 pub use run::run;
-pub use transport::{Chat, Message, Timeouts};
+pub use transport::{Chat, Message, Question, Timeouts};
 
 use crate::plan::Decision;
 use crate::quant::Precision;
-use crate::session::{Ask, Event, Feed, Looks, State};
+use crate::session::{Ask, Event, Feed, Limits, Looks, Role, Spent, State};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,6 +64,12 @@ pub struct AgentInput {
     pub room: usize,
     /// How much roles may look up.
     pub looks: Looks,
+    /// What all of it may take.
+    pub limits: Limits,
+    /// What of that is taken already, by turns before.
+    pub spent: Spent,
+    /// The one role that is asked, where not all are.
+    pub only: Option<&'static Role>,
     /// Whether somebody is there who may answer a question.
     pub asks: bool,
     /// What is told besides the facts: what came of the plan before.
@@ -79,7 +86,23 @@ impl AgentInput {
         let (prompts, refused) = (Prompts::default(), Vec::new());
         let (room, looks) = (context::DEFAULT_ROOM, Looks::default());
         let (asks, news, others, planned) = (false, String::new(), BTreeMap::new(), Vec::new());
-        AgentInput { task, state, stand_in, prompts, refused, room, looks, asks, news, others, planned }
+        let (limits, spent, only) = (Limits::default(), Spent::default(), None);
+        AgentInput {
+            task,
+            state,
+            stand_in,
+            prompts,
+            refused,
+            room,
+            looks,
+            limits,
+            spent,
+            only,
+            asks,
+            news,
+            others,
+            planned,
+        }
     }
 }
 
@@ -93,8 +116,13 @@ pub trait Listener {
     /// where it stands in.
     fn event(&mut self, event: Event) -> impl Future<Output = ()>;
 
-    /// What a role wants to know: a tool that looks, rehearses or asks the engineer, with arguments that are not checked yet.
+    /// What a role wants to know: a tool that looks, rehearses, measures or asks the engineer, with arguments that are not checked yet.
     fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> impl Future<Output = Result<Value, String>>;
+
+    /// The session as it is after a measurement, for the roles that speak next.
+    fn state(&mut self) -> impl Future<Output = Option<Arc<State>>> {
+        std::future::ready(None)
+    }
 }
 
 /// Who speaks before any role does.
@@ -106,7 +134,7 @@ fn notice(role: &str, text: &str) -> Feed {
 }
 
 /// How a run ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Outcome {
     /// Decisions proposed in all, by agents.
     pub by_agents: usize,
@@ -115,4 +143,6 @@ pub struct Outcome {
     /// Roles for which the planner stood in (or tried to).
     pub stood_in: usize,
     pub cancelled: bool,
+    /// By this run and those before it that it was told of.
+    pub spent: Spent,
 }

@@ -1,11 +1,11 @@
 //! Drives a dialogue over a real endpoint: sockets, clocks and the planner's thread are here, and only here.
 
 use super::dialogue::{Dialogue, DialogueInput, Effect};
-use super::tools::{self, Tool};
-use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, StandIn, Timeouts, notice};
+use super::tools::{self, Does, Tool};
+use super::{AgentInput, Chat, Endpoint, Listener, LlmError, Outcome, Question, StandIn, Timeouts, notice};
 use crate::session::Feed;
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Runs the pipeline to its end and returns how it went. Never fails: what goes wrong is said, and the
@@ -40,6 +40,11 @@ pub async fn run(
                     Some(tool) => to.call(tool, asked).await,
                     None => Err(format!("no tool `{tool}`")),
                 };
+                if tools::find(tool).is_some_and(|t| t.does == Does::Measures)
+                    && let Some(state) = to.state().await
+                {
+                    dialogue.learn(state);
+                }
                 let seconds = began.elapsed().as_secs_f64();
                 effects.extend(match cancel.is_cancelled() {
                     true => dialogue.handle(DialogueInput::Cancelled { seconds }),
@@ -94,11 +99,22 @@ impl Line {
                     Err(e) => failed(e),
                 },
             },
-            Effect::Ask { role, messages, tools } => {
+            Effect::Ask { role, messages, tools, form, within } => {
                 let chat = self.chats.get_mut(role).or(self.chat.as_mut());
                 let Some(chat) = chat else { return DialogueInput::NoEndpoint };
                 let tools: Vec<&Tool> = tools.into_iter().filter_map(tools::find).collect();
-                match chat.ask(role, &messages, &tools, on).await {
+                let question =
+                    Question { role, messages: &messages, tools: &tools, form: form.as_ref(), most: within.tokens };
+                let answer = match within.seconds {
+                    None => chat.ask(question, on).await,
+                    Some(most) => {
+                        match tokio::time::timeout(Duration::from_secs_f64(most), chat.ask(question, on)).await {
+                            Ok(answer) => answer,
+                            Err(_) => Err(LlmError::Limit { what: "the seconds of a proposal".to_owned() }),
+                        }
+                    }
+                };
+                match answer {
                     Ok(reply) => DialogueInput::Replied { reply, seconds: began.elapsed().as_secs_f64() },
                     Err(e) => failed(e),
                 }

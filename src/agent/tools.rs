@@ -29,6 +29,8 @@ pub enum Does {
     Proposes,
     /// The engineer is asked.
     Asks,
+    /// Something is measured again; nothing is applied.
+    Measures,
 }
 
 /// One question that may be asked.
@@ -170,9 +172,40 @@ pub static ASK: Tool = Tool {
     ],
 };
 
+/// A measurement: apart, since one role alone asks for those.
+pub static MEASURE: Tool = Tool {
+    name: "measure",
+    what: "Measures again, on the engineer's machine, what a decision hangs on: one layer's row, every row with the original beside it, or the sensitivities",
+    does: Does::Measures,
+    takes: &[
+        ("what", Kind::OneOf(&["layer", "layers", "sensitivity"]), true, "what is measured; `layer` needs `name`"),
+        ("name", Kind::Text, false, "a layer's name, as `layers` gives it"),
+    ],
+};
+
 /// The tool called `name`.
 pub fn find(name: &str) -> Option<&'static Tool> {
-    TOOLS.iter().chain([&ASK]).find(|t| t.name == name)
+    TOOLS.iter().chain([&ASK, &MEASURE]).find(|t| t.name == name)
+}
+
+/// What a proposal looks like, as JSON schema: as a server holds an answer to it. `targets` are the names that may be given, where those
+/// are few enough to be listed.
+pub fn form(targets: &[&str]) -> Value {
+    let mut one = entry();
+    if !targets.is_empty() {
+        one["properties"]["target"]["enum"] = json!(targets);
+    }
+    one["properties"]["ratio"] = json!({ "type": "number", "minimum": 0, "maximum": 1 });
+    json!({
+        "type": "object",
+        "properties": {
+            "summary": { "type": "string" },
+            "decisions": { "type": "array", "items": one },
+            "expect": { "type": "number" },
+        },
+        "required": ["summary", "decisions"],
+        "additionalProperties": false,
+    })
 }
 
 impl Tool {

@@ -19,6 +19,7 @@ use async_openai::types::chat::{
     ChatCompletionStreamOptions, ChatCompletionTool, ChatCompletionTools, CreateChatCompletionRequest, FunctionCall,
     FunctionObject,
 };
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// Longest wait for a server that says when to come back; for one that asks for more the planner need not wait.
@@ -69,12 +70,46 @@ impl Message {
     }
 }
 
+/// What is asked at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Question<'a> {
+    pub role: &'a str,
+    pub messages: &'a [Message],
+    /// What may be called in the answer.
+    pub tools: &'a [&'a Tool],
+    /// The JSON schema that a server which can is to hold its answer to.
+    pub form: Option<&'a Value>,
+    /// Tokens of the answer that are taken, where there is a limit.
+    pub most: Option<u64>,
+}
+
+impl<'a> Question<'a> {
+    /// Words alone.
+    pub fn of(role: &'a str, messages: &'a [Message]) -> Question<'a> {
+        Question { role, messages, ..Question::default() }
+    }
+}
+
 /// Request fields that this server turned out to refuse.
 #[derive(Debug, Clone, Copy, Default)]
 struct Quirks {
     no_usage: bool,
     no_system: bool,
     no_stream: bool,
+    /// How a form is asked for.
+    form: FormAs,
+}
+
+/// The ways in which servers take a schema, the standard one first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum FormAs {
+    /// `response_format` of the kind `json_schema`: OpenAI, vLLM, llama.cpp, LM Studio, Ollama.
+    #[default]
+    Schema,
+    /// Of the kind `json_object`, with the schema beside it: llama-cpp-python, Together; others know the kind alone.
+    Object,
+    /// Not at all.
+    Not,
 }
 
 /// A connection to one endpoint, remembering what the server cannot do.
@@ -179,15 +214,10 @@ impl Chat {
         Ok(())
     }
 
-    /// Streams `role`'s answer to `messages` to `on`, and lines for people in between; `tools` may be called in it. On an
-    /// error, what was handed on stays valid. [`Chat::model`] comes first.
-    pub async fn ask(
-        &mut self,
-        role: &str,
-        messages: &[Message],
-        tools: &[&Tool],
-        on: &mut impl AsyncFnMut(Feed),
-    ) -> Result<Reply, LlmError> {
+    /// Streams the answer to `on`, and lines for people in between. On an error, what was handed on stays valid. [`Chat::model`]
+    /// comes first.
+    pub async fn ask(&mut self, asked: Question<'_>, on: &mut impl AsyncFnMut(Feed)) -> Result<Reply, LlmError> {
+        let Question { role, messages, tools, .. } = asked;
         let mut attempt = 0;
         // Of a stream that ended without a word. It says nothing about the next question: a prompt that is too long
         // ends so too, and asked in one piece the server may say what is wrong.
@@ -199,12 +229,17 @@ impl Chat {
                 on(token).await;
             };
             let stream = empty.is_none() && !self.quirks.no_stream;
-            let failure = match self.once(role, &self.question(messages, tools, stream), &mut watch).await {
+            let formed = asked.form.is_some() && self.quirks.form != FormAs::Not;
+            let failure = match self.once(asked, stream, &mut watch).await {
                 Ok(reply) => return Ok(reply),
                 Err(e) => e,
             };
             if begun {
                 return Err(failure.error);
+            }
+            if let Some(said) = self.formless(&failure.error).filter(|_| formed) {
+                on(notice(role, said)).await;
+                continue;
             }
             let answered = messages.iter().any(|m| m.role == "tool");
             if let Some(message) = failure.error.refuses_tools(answered).filter(|_| answered || !tools.is_empty()) {
@@ -221,6 +256,33 @@ impl Chat {
                 self.again(failure, &mut attempt, role, on).await?;
             }
         }
+    }
+
+    /// Learns from the refusal of a form; `Some` when that is what was refused.
+    fn formless(&mut self, error: &LlmError) -> Option<&'static str> {
+        let LlmError::Api { status: Some(400 | 404 | 422 | 500 | 501), message, .. } = error else { return None };
+        let m = message.to_lowercase();
+        let words = [
+            "response_format",
+            "response format",
+            "json_schema",
+            "json_object",
+            "json schema",
+            "structured",
+            "grammar",
+            "guided",
+        ];
+        if !words.iter().any(|w| m.contains(w)) {
+            return None;
+        }
+        let (next, said) = match self.quirks.form {
+            FormAs::Schema => (FormAs::Object, "the server takes no JSON schema: asking for a JSON object"),
+            FormAs::Object | FormAs::Not => {
+                (FormAs::Not, "the server holds answers to no form: asking for the fenced block")
+            }
+        };
+        self.quirks.form = next;
+        Some(said)
     }
 
     /// Learns from a refusal; `Some` when asking again, differently, may work.
@@ -243,18 +305,34 @@ impl Chat {
         }
     }
 
-    async fn once(
-        &self,
-        role: &str,
-        question: &CreateChatCompletionRequest,
-        on: &mut impl AsyncFnMut(Feed),
-    ) -> Result<Reply, Failure> {
-        let response = self.wire.ask(question).await?;
+    async fn once(&self, asked: Question<'_>, stream: bool, on: &mut impl AsyncFnMut(Feed)) -> Result<Reply, Failure> {
+        let question = self.question(asked.messages, asked.tools, stream);
+        let response = match asked.form.and_then(|schema| self.form(schema)) {
+            None => self.wire.ask(&question).await?,
+            Some(form) => {
+                let mut body = serde_json::to_value(&question).map_err(|e| self.wire.nonsense(&e.to_string()))?;
+                body["response_format"] = form;
+                self.wire.ask(&body).await?
+            }
+        };
         let mut incoming = Incoming::new(&self.wire, response);
-        let mut answer = Answer::new(&self.wire, role, self.timeouts.max_chars, on);
+        let mut answer = Answer::new(&self.wire, asked.role, self.timeouts.max_chars, asked.most, on);
         let ended = listen(&mut incoming, &mut answer).await;
         let reply = answer.end().await;
         Ok(ended.map(|()| reply)?)
+    }
+
+    /// How the server is asked to hold its answer to `schema`.
+    fn form(&self, schema: &Value) -> Option<Value> {
+        match self.quirks.form {
+            FormAs::Schema => Some(json!({
+                "type": "json_schema",
+                // Strict schemas may leave nothing out; a decision's ratio or precision is.
+                "json_schema": { "name": "proposal", "strict": false, "schema": schema },
+            })),
+            FormAs::Object => Some(json!({ "type": "json_object", "schema": schema })),
+            FormAs::Not => None,
+        }
     }
 
     fn question(&self, messages: &[Message], tools: &[&Tool], stream: bool) -> CreateChatCompletionRequest {
@@ -313,9 +391,7 @@ fn message(m: &Message, content: String) -> ChatCompletionRequestMessage {
             // Servers refuse arguments that are no JSON, also where their own model wrote them.
             let said = |call: &Call| FunctionCall {
                 name: call.name.clone(),
-                arguments: call
-                    .asked()
-                    .map_or_else(|_| "{}".to_owned(), |asked| serde_json::Value::Object(asked).to_string()),
+                arguments: call.asked().map_or_else(|_| "{}".to_owned(), |asked| Value::Object(asked).to_string()),
             };
             let call = |c: &Call| {
                 ChatCompletionMessageToolCalls::Function(ChatCompletionMessageToolCall {

@@ -7,7 +7,7 @@
 use super::clean;
 use crate::config::text::glob;
 use crate::graph::{Graph, Node};
-use crate::plan::{Action, Constraint, Target, TargetKind};
+use crate::plan::{self, Action, Constraint, Target, TargetKind};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
 use crate::session::Role;
@@ -51,6 +51,8 @@ pub struct Validated {
     pub summary: String,
     /// What the author expects of the whole plan: change of the metric as it is shown.
     pub expects: Option<f64>,
+    /// Rules that it offers to be made of the engineer's notes, as they came.
+    pub rules: Vec<Value>,
 }
 
 /// How an entry's target matched: an explicit name beats a pattern on the same target.
@@ -68,6 +70,7 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
         out.summary = clean::line(s, MAX_SUMMARY);
     }
     out.expects = expects(proposal).filter(|e| e.is_finite());
+    out.rules = proposal.get("constraints").and_then(Value::as_array).cloned().unwrap_or_default();
     let entries = proposal.get("decisions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if entries.len() > MAX_ENTRIES {
         out.remarks.push(format!("only the first {MAX_ENTRIES} of {} entries were read", entries.len()));
@@ -95,6 +98,7 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
             break;
         }
     }
+    whole(&mut found, &mut out, role, space);
     if left_out > 0 {
         out.remarks
             .push(format!("{} left out: another role decides on them", counted_as(left_out, "entry", "entries")));
@@ -106,6 +110,27 @@ pub fn validate(proposal: &Map<String, Value>, role: &Role, space: SearchSpace<'
     }
     out.drafts = found.into_iter().map(|(d, _, _)| d).collect();
     out
+}
+
+/// What constraints ask of the whole of a role's plan, told once: the program sees to it either way.
+fn whole(found: &mut [(Draft, Match, usize)], out: &mut Validated, role: &Role, space: SearchSpace<'_>) {
+    if !found.iter().any(|(d, ..)| role.may(d.target.kind())) {
+        return;
+    }
+    for (name, targets) in plan::ties(space.constraints) {
+        let of: Vec<&Draft> = found.iter().map(|(d, ..)| d).filter(|d| targets.contains(&&d.target)).collect();
+        let Some(first) = of.first() else { continue };
+        if let Some(other) =
+            of.iter().find(|d| !plan::same_cut(&plan::bare(d.action.clone()), &plan::bare(first.action.clone()), 0.05))
+        {
+            out.errors.push(format!(
+                "`{}` and `{}` are kept together ({}) and must be decided alike; give all of them the same",
+                clean::line(first.target.name(), 80),
+                clean::line(other.target.name(), 80),
+                clean::line(name, 80)
+            ));
+        }
+    }
 }
 
 /// Adds a draft unless its target is taken: a name beats a pattern, equals are merged, contradictions are errors and

@@ -68,7 +68,9 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let settings = settings(&screen, Some(&o.on), asked)?;
             reachable(&settings)?;
             let data = o.data.clone().unwrap_or_default();
-            let spec = OpenSpec { data, ..spec_of(&o.model, &o.images, &o.text, &o.rank, &o.on, &settings)? };
+            let rules = o.constraints.as_deref().map(crate::config::Policy::of_file).transpose().map_err(UsageError)?;
+            let rules = rules.unwrap_or_default();
+            let spec = OpenSpec { data, rules, ..spec_of(&o.model, &o.images, &o.text, &o.rank, &o.on, &settings)? };
             sessions::open(complete(spec)?, o.name.as_deref(), o.detach, settings)
         }
         Cmd::Attach { name, watch } => sessions::attach(name.as_deref(), watch, settings(&screen, None, [])?),
@@ -130,7 +132,7 @@ fn dispatch(cli: Cli) -> Result<Exit> {
             let how = Opening { blind: true, ..spec.how };
             let spec = OpenSpec { how, data, auto: false, ..spec };
             let wanted = headless::run::Wanted {
-                policy: headless::policy::Policy::load(&r.policy).map_err(UsageError)?,
+                policy: crate::config::Policy::load(&r.policy).map_err(UsageError)?,
                 rounds: r.rounds.max(1),
                 out: std::path::absolute(&r.out)?,
                 precision: r.precision.as_deref().map(headless::setup::precision).transpose()?,
@@ -268,6 +270,7 @@ fn set(spec: OpenSpec, settings: &Settings) -> OpenSpec {
         llm_model: settings.llm_model.clone(),
         llm_roles: settings.llm_roles.clone(),
         looks: settings.looks,
+        limits: settings.limits,
         ..spec
     }
 }

@@ -1,10 +1,11 @@
 //! Layered settings, keymap and theme loading: a value plus every diagnostic, not the first error. Also the lowest room
-//! for text and colour helpers, and for whom the user named as a language model's server ([`Origin`]).
+//! for text and colour helpers, for whom the user named as a language model's server ([`Origin`]), and for rules from a file ([`Policy`]).
 
 mod color;
 mod diag;
 mod keymap;
 mod origin;
+mod rules;
 mod settings;
 pub mod text;
 mod theme;
@@ -17,5 +18,6 @@ pub use color::{ColorLevel, Rgb, from_256};
 pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
 pub use origin::Origin;
+pub use rules::{Policy, Rule, Verb};
 pub use settings::{Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env};
 pub use theme::{BUILT_IN, Role, Theme};

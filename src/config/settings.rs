@@ -16,7 +16,7 @@ use crate::exec::device::MOST_THREADS;
 use crate::files;
 use crate::graph::{Calibration, MacConvention};
 use crate::plan::Budget;
-use crate::session::{Answers, Looks, MOST_LOOKS, MOST_TURNS};
+use crate::session::{Answers, Form, Limits, Looks, MOST_LOOKS, MOST_TURNS};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,8 @@ pub struct Settings {
     pub llm_trusted: Vec<Origin>,
     /// How much agents may look up.
     pub looks: Looks,
+    /// What agents may take in one proposal.
+    pub limits: Limits,
     /// `auto`, `cpu`, `cuda:0`.
     pub device: String,
     /// Let f32 products on a GPU round to TF32.
@@ -74,6 +76,7 @@ impl Default for Settings {
             llm_roles: BTreeMap::new(),
             llm_trusted: Vec::new(),
             looks: Looks::default(),
+            limits: Limits::default(),
             device: "auto".into(),
             tf32: false,
             threads: 0,
@@ -107,7 +110,8 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
     ("llm.model", Some("PARING_LLM_MODEL")), // the endpoint's model name
-    ("llm.roles.analysis", None),           // another model of that endpoint for one role, or "planner"
+    ("llm.roles.profiling", None),
+    ("llm.roles.analysis", None), // another model of that endpoint for one role, or "planner"
     ("llm.roles.pruning", None),
     ("llm.roles.quantization", None),
     ("llm.roles.evaluation", None),
@@ -115,14 +119,17 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("llm.calls", Some("PARING_LLM_CALLS")),     // what a role may look up in one turn; 0: nothing
     ("llm.turns", Some("PARING_LLM_TURNS")),     // how often agents are asked by themselves
     ("llm.rehearsals", Some("PARING_LLM_REHEARSALS")), // plans that agents may have tried in one proposal
-    ("session.device", Some("PARING_DEVICE")),   // auto, cpu or cuda:N
-    ("session.tf32", Some("PARING_TF32")),       // true: f32 products on a GPU may round to TF32
+    ("llm.measurements", Some("PARING_LLM_MEASUREMENTS")), // what their profiling role may have measured; 0: it is not asked
+    ("llm.form", Some("PARING_LLM_FORM")), // when an answer is held to a JSON schema: never, repair (a first one was broken), always
+    ("llm.limits", Some("PARING_LLM_LIMITS")), // what one proposal may take: "tokens=20000,seconds=300,cost=0.05,in=0.15,out=0.6"
+    ("session.device", Some("PARING_DEVICE")), // auto, cpu or cuda:N
+    ("session.tf32", Some("PARING_TF32")),     // true: f32 products on a GPU may round to TF32
     ("session.threads", Some("PARING_THREADS")), // compute threads; 0: all cores
-    ("session.batch", None),                     // of latency measurements; 0: chosen by model
+    ("session.batch", None),                   // of latency measurements; 0: chosen by model
     ("session.patience", Some("PARING_PATIENCE")), // 0.1 for a quick look, 3 for a busy machine
-    ("session.seed", None),                      // of every random choice
-    ("session.calibration", None),               // static int8 ranges: minmax, percentile:99.99, entropy or mse
-    ("session.budget", Some("PARING_BUDGET")),   // such as "latency=0.6,drop=0.5"
+    ("session.seed", None),                    // of every random choice
+    ("session.calibration", None),             // static int8 ranges: minmax, percentile:99.99, entropy or mse
+    ("session.budget", Some("PARING_BUDGET")), // such as "latency=0.6,drop=0.5"
 ];
 
 /// Sort columns by their setting's name.
@@ -417,6 +424,13 @@ impl Layers {
             }
             "llm.calls" => s.looks.calls = count(MOST_LOOKS as i64)?,
             "llm.rehearsals" => s.looks.rehearsals = count(MOST_LOOKS as i64)?,
+            "llm.measurements" => s.looks.measurements = count(MOST_LOOKS as i64)?,
+            "llm.form" => {
+                let word = string()?;
+                s.looks.form =
+                    Form::parse(&word).ok_or_else(|| Wants::Hint(suggestion(&word, Form::WORDS.iter().copied())))?;
+            }
+            "llm.limits" => s.limits = string()?.parse().map_err(Wants::Hint)?,
             "llm.turns" => s.looks.turns = count(MOST_TURNS as i64)?.max(1),
             "session.device" => {
                 let d = string()?;

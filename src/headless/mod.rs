@@ -18,7 +18,6 @@ pub mod imatrix;
 mod learnt;
 pub mod ledger;
 pub mod out;
-pub mod policy;
 pub mod profile;
 mod questions;
 pub mod report;

@@ -1,6 +1,6 @@
 //! What a headless run leaves: `report.json` and the summary on standard output.
 
-use super::policy::Policy;
+use crate::config::Policy;
 use crate::graph::{MacConvention, experts};
 use crate::plan::{Basis, Outcome};
 use crate::profile::{Profile, Workload};

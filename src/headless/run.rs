@@ -1,9 +1,9 @@
 //! `paring run`: a whole session by policy, through the same commands that a screen sends.
 
 use super::out::{self, say, tell};
-use super::policy::Policy;
 use super::report::{report, summary};
 use super::{Cancelled, Exit, ProgressLine, cancel_on_signals, print_json, progress_line};
+use crate::config::Policy;
 use crate::files;
 use crate::graph::{Graph, Node};
 use crate::host::client::{Client, CommandError, Messages};

@@ -3,12 +3,15 @@
 
 use super::desk::Desk;
 use super::jobs::{CONTROLLER, JobKind};
+use crate::config::Policy;
 use crate::control::Asked;
-use crate::plan::{Action, Author, Budget, Constraint, Decision, DecisionId, Limit, Status, Target, bare, same_cut};
+use crate::plan::{Action, Author, Budget, Decision, DecisionId, Status, Target, bare, same_cut};
 use crate::session::{
-    Answers, Command, Event, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES, Role, State,
+    Answers, Command, Event, Feed, Limits, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES,
+    Role, SessionCard, State,
 };
 
+mod bounds;
 mod outside;
 mod plans;
 
@@ -31,6 +34,7 @@ pub enum Then {
         by: Option<Answers>,
     },
     Looks(Looks),
+    Limits(Limits),
     /// How often agents are asked.
     Turns(usize),
     /// For whoever watches: a question that waits, or a line in passing.
@@ -38,6 +42,8 @@ pub enum Then {
         waits: bool,
         text: String,
     },
+    /// For whoever watches, and kept nowhere.
+    Tell(Feed),
     /// What the controller's job decodes at.
     Level(Asked),
     TakePen,
@@ -67,6 +73,8 @@ pub fn judge(
     let (waits, reviews) = match &command {
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
         Command::Run | Command::Rehearse | Command::Search | Command::Bisect | Command::Try { .. } => (true, true),
+        Command::AskRole { .. } => (true, true),
+        Command::Units { .. } => (false, false),
         Command::Offer { .. } => (false, true),
         Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
@@ -81,9 +89,9 @@ pub fn judge(
         Command::Note { .. } | Command::SetBudget { .. } | Command::SetLlm { .. } | Command::SetLooks { .. } => {
             (false, false)
         }
-        Command::SetTurns { .. } | Command::SetRole { .. } => (false, false),
+        Command::SetTurns { .. } | Command::SetRole { .. } | Command::SetLimits { .. } => (false, false),
         Command::Constrain { .. } | Command::Unconstrain { .. } => (false, false),
-        Command::Bind { .. } | Command::Lift { .. } => (false, false),
+        Command::Bind { .. } | Command::Lift { .. } | Command::Confirm { .. } => (false, false),
         Command::Accept | Command::RollBack { .. } => (false, false),
         Command::Level { .. } | Command::Cancel | Command::TakePen | Command::Stop => (false, false),
     };
@@ -110,19 +118,22 @@ pub fn judge(
         }
         Command::Sense => then(phase(Phase::Profile), Then::Start(JobKind::Sense)),
         Command::Propose { by } => then(phase(Phase::Reason), Then::Start(JobKind::Propose(by))),
-        Command::Edit { id, action } => Ok(Effect::events([edit(state, desk, id, &action)?])),
+        Command::Edit { id, action } => {
+            let event = edit(state, desk, id, &action)?;
+            let tied = bounds::alike(state, desk, &find(state, id)?.target, &action)?;
+            Ok(Effect::events([tied.unwrap_or(event)]))
+        }
         Command::Decide { target, action } => decide(state, desk, target, action),
         Command::Take { actions, from } => plans::take(state, desk, actions, &from),
         Command::Fork { name } => plans::fork(state, &name),
         Command::Approve { ids } => approve(state, &ids),
         Command::Veto { ids, reason } => veto(state, &ids, &reason),
         Command::Reopen { ids } => reopen(state, &ids),
-        Command::Note { text } => {
-            let text = text.trim();
-            if text.is_empty() || text.len() > NOTE_BYTES {
-                return Err(format!("a note has 1 to {NOTE_BYTES} bytes, this one {}; hint: shorten it", text.len()));
-            }
-            Ok(Effect::events([Event::Noted { round: state.round, text: text.to_owned() }]))
+        Command::Note { text } => Ok(Effect::events([noted(state, &text)?])),
+        Command::AskRole { role, note } => {
+            let role = Role::called(&role)?;
+            let note = (!note.trim().is_empty()).then(|| noted(state, &note)).transpose()?;
+            then(note.into_iter().chain(phase(Phase::Reason)).collect(), Then::Start(JobKind::Ask(role)))
         }
         Command::SetBudget { budget } => {
             in_range(&budget)?;
@@ -159,10 +170,16 @@ pub fn judge(
             }
             then(Vec::new(), Then::Start(JobKind::EvaluateAll))
         }
-        Command::Constrain { constraint } => constrain(state, constraint),
-        Command::Unconstrain { target } => unconstrain(state, target),
-        Command::Bind { constraints } => bind(state, constraints),
-        Command::Lift { targets } => lift(state, targets),
+        Command::Constrain { constraint } => bounds::constrain(state, constraint),
+        Command::Unconstrain { target } => bounds::unconstrain(state, target),
+        Command::Bind { constraints } => bounds::bind(state, constraints),
+        Command::Lift { targets } => bounds::lift(state, targets),
+        Command::Confirm { take } => bounds::confirm(state, take),
+        Command::Units { group } => {
+            known(state, &Target::Group(group.clone()))?;
+            let scores = desk.importance(&group).map(|s| steepest(&s)).unwrap_or_default();
+            then(Vec::new(), Then::Tell(Feed::Units { group, scores }))
+        }
         Command::Undo if state.undo.is_empty() => {
             Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }
@@ -224,6 +241,10 @@ pub fn judge(
         }
         Command::SetRole { role, by } => then(Vec::new(), Then::Role { role: Role::called(&role)?.name, by }),
         Command::SetLooks { looks } => then(Vec::new(), Then::Looks(looks)),
+        Command::SetLimits { limits } => {
+            limits.check()?;
+            then(Vec::new(), Then::Limits(limits))
+        }
         Command::SetTurns { turns } if !(1..=MOST_TURNS).contains(&turns) => {
             Err(format!("{turns} turns are none; hint: 1 to propose once, {MOST_TURNS} at most"))
         }
@@ -233,9 +254,44 @@ pub fn judge(
     }
 }
 
+/// Scores of units that are told at most.
+const UNITS: usize = 256;
+
+/// Scores as parts of the greatest, that one first; of many, some at even distances.
+fn steepest(scores: &[f32]) -> Vec<f32> {
+    let mut sorted: Vec<f32> = scores.iter().map(|s| if s.is_finite() { s.max(0.0) } else { 0.0 }).collect();
+    sorted.sort_by(|a, b| b.total_cmp(a));
+    let (n, most) = (sorted.len(), sorted.first().copied().unwrap_or(0.0).max(f32::MIN_POSITIVE));
+    let at = |i: usize| sorted[if n <= UNITS { i } else { i * (n - 1) / (UNITS - 1) }] / most;
+    (0..n.min(UNITS)).map(at).collect()
+}
+
+fn noted(state: &State, text: &str) -> Result<Event, String> {
+    let text = text.trim();
+    if text.is_empty() || text.len() > NOTE_BYTES {
+        return Err(format!("a note has 1 to {NOTE_BYTES} bytes, this one {}; hint: shorten it", text.len()));
+    }
+    Ok(Event::Noted { round: state.round, text: text.to_owned() })
+}
+
+/// What rules make of a session that begins with `card`.
+///
+/// # Errors
+/// In words: a pattern that matches nothing, rules against each other.
+pub fn bound_by(rules: &Policy, card: SessionCard) -> Result<Vec<Event>, String> {
+    let constraints = rules.bind(&card)?;
+    let state = State { card: Some(card), ..State::default() };
+    Ok(bounds::bind(&state, constraints)?.events)
+}
+
 /// What the engineer sets on a target that may have a decision already.
 fn decide(state: &State, desk: &dyn Desk, target: Target, action: Action) -> Result<Effect, String> {
     let here = state.planned(&target);
+    if here.frozen.is_none()
+        && let Some(tied) = bounds::alike(state, desk, &target, &action)?
+    {
+        return Ok(Effect::events([tied]));
+    }
     if let Some(d) = here.open.or(here.approved) {
         return Ok(Effect::events([edit(state, desk, d.id, &action)?]));
     }
@@ -260,73 +316,6 @@ fn veto(state: &State, ids: &[DecisionId], reason: &str) -> Result<Effect, Strin
     Ok(Effect::events([Event::Vetoed { ids, reason: bounded(reason)? }]))
 }
 
-fn constrain(state: &State, constraint: Constraint) -> Result<Effect, String> {
-    known(state, &constraint.target)?;
-    let constraint = Constraint { reason: bounded(&constraint.reason)?, ..constraint };
-    if let Limit::MaxRatio { ratio } = constraint.limit
-        && !(0.0..=1.0).contains(&ratio)
-    {
-        return Err(format!("limit `{ratio}` is out of range; hint: a ratio lies between 0 and 1"));
-    }
-    let here = state.planned(&constraint.target);
-    let waits: Vec<DecisionId> = here.open.iter().chain(&here.approved).map(|d| d.id).collect();
-    if constraint.limit == Limit::Freeze && !waits.is_empty() && reviewable(state).is_ok() {
-        // To freeze a target is to refuse what waits there.
-        return Ok(Effect::events([Event::Vetoed { ids: waits, reason: constraint.reason }]));
-    }
-    Ok(Effect::events([Event::ConstraintSet { constraint }]))
-}
-
-/// All of them at once; what waits where nothing new may come is refused with them, as by one freeze.
-fn bind(state: &State, constraints: Vec<Constraint>) -> Result<Effect, String> {
-    let (mut ids, mut set, mut reason) = (Vec::new(), Vec::new(), String::new());
-    for constraint in constraints {
-        for event in constrain(state, constraint)?.events {
-            match event {
-                Event::Vetoed { ids: waits, reason: why } => {
-                    ids.extend(waits);
-                    reason = why;
-                }
-                Event::ConstraintSet { constraint } => set.push(constraint),
-                _ => {}
-            }
-        }
-    }
-    let vetoed = (!ids.is_empty()).then_some(Event::Vetoed { ids, reason });
-    let set = (!set.is_empty()).then_some(Event::ConstraintsSet { constraints: set });
-    Ok(Effect::events(vetoed.into_iter().chain(set)))
-}
-
-fn lift(state: &State, targets: Vec<Target>) -> Result<Effect, String> {
-    let (mut ids, mut lifted) = (Vec::new(), Vec::new());
-    for target in targets {
-        for event in unconstrain(state, target)?.events {
-            match event {
-                Event::Reopened { ids: back } => ids.extend(back),
-                Event::ConstraintLifted { target } => lifted.push(target),
-                _ => {}
-            }
-        }
-    }
-    let lifted = (!lifted.is_empty()).then_some(Event::ConstraintsLifted { targets: lifted });
-    let reopened = (!ids.is_empty()).then_some(Event::Reopened { ids });
-    Ok(Effect::events(lifted.into_iter().chain(reopened)))
-}
-
-fn unconstrain(state: &State, target: Target) -> Result<Effect, String> {
-    if state.constraints_on(&target).next().is_none() {
-        return Err(format!("`{target}` has no constraint; hint: the decision card lists those that bind"));
-    }
-    // A veto without its freeze would bind nobody and still look like one.
-    let vetoed = |d: &&Decision| d.target == target && d.status == Status::Vetoed;
-    let ids: Vec<DecisionId> = state.decisions.iter().filter(vetoed).map(|d| d.id).collect();
-    let ids = reopenable(state, &ids);
-    let more = state.constraints_on(&target).any(|c| c.limit != Limit::Freeze);
-    let lifted = (more || ids.is_empty()).then_some(Event::ConstraintLifted { target });
-    let reopened = (!ids.is_empty()).then_some(Event::Reopened { ids });
-    Ok(Effect::events(lifted.into_iter().chain(reopened)))
-}
-
 /// Decisions outlive the device that they were made for.
 fn carried_out(actions: &[(Target, Action)], desk: &dyn Desk) -> Result<(), String> {
     match actions.iter().find_map(|(target, action)| Some((target, desk.refuses(action)?))) {
@@ -344,6 +333,7 @@ fn run(state: &State, desk: &dyn Desk) -> Result<Effect, String> {
     if let Some((d, words)) = pending.iter().find_map(|d| Some((d, state.forbids(d)?))) {
         return Err(format!("`{}` is approved against your constraint: {words}", d.target));
     }
+    bounds::kept(state)?;
     carried_out(&state.recipe_actions(), desk)?;
     let ids: Vec<DecisionId> = pending.iter().map(|d| d.id).collect();
     let recipe = Some(state.recipe().iter().map(|d| d.id).collect());
@@ -618,6 +608,7 @@ fn approve(state: &State, ids: &[DecisionId]) -> Result<Effect, String> {
 /// Proposals that are still welcome, numbered, and those that gave way: on targets that the engineer has settled
 /// meanwhile, or against a constraint.
 pub fn admit(state: &State, desk: &dyn Desk, decisions: Vec<Decision>) -> Vec<Event> {
+    let decisions = bounds::completed(state, desk, decisions);
     let mut next = state.next_decision;
     let mut out: Vec<Decision> = Vec::with_capacity(decisions.len());
     let mut passed: Vec<PassedOver> = Vec::new();

@@ -152,9 +152,9 @@ impl Core {
 
     /// Writes what opening has to say: a fresh session's first event, or a recipe that is another one. Then starts its
     /// first job, or lands what a dead host left half done.
-    pub fn begin(&mut self, first: Option<Event>) -> Result<(), String> {
-        let fresh = matches!(first, Some(Event::Opened { .. }));
-        self.commit(first.into_iter().collect())?;
+    pub fn begin(&mut self, first: Vec<Event>) -> Result<(), String> {
+        let fresh = matches!(first.first(), Some(Event::Opened { .. }));
+        self.commit(first)?;
         if let Some(records) = self.ledger.as_ref().map(Ledger::recall).filter(|r| *r != self.state.records) {
             self.commit(vec![Event::Recalled { records }])?;
         }
@@ -257,12 +257,22 @@ impl Core {
         if let Some(text) = self.recovered.clone() {
             outbox.push(HostMsg::Feed { feed: Feed::warn(text) });
         }
-        if let at @ Some(_) = self.llm.words() {
-            outbox.push(HostMsg::Feed { feed: Feed::Agents { at, turns: self.llm.looks.turns } });
+        if self.llm.words().is_some() {
+            outbox.push(HostMsg::Feed { feed: self.agents() });
         }
         for feed in self.job.iter().flat_map(Running::seen) {
             outbox.push(HostMsg::Feed { feed });
         }
+    }
+
+    /// Whom agents are, and what they may.
+    fn agents(&self) -> Feed {
+        Feed::Agents { at: self.llm.words(), turns: self.llm.looks.turns, limits: self.llm.limits.to_string() }
+    }
+
+    fn tell_agents(&mut self) {
+        let feed = self.agents();
+        self.feed(feed);
     }
 
     fn tell_pen(&self) {
@@ -318,16 +328,29 @@ impl Core {
                 self.feed(Feed::Log { level: level.to_owned(), text });
             }
             Then::Looks(looks) => {
-                self.llm.looks = Looks { turns: self.llm.looks.turns, ..looks };
+                self.llm.looks = Looks { turns: self.llm.looks.turns, form: self.llm.looks.form, ..looks };
+                let measured = match looks.measurements {
+                    0 => String::new(),
+                    n => format!(", {}", counted(n, "measurement")),
+                };
                 let text = match looks.calls {
                     0 => "agents look nothing up".to_owned(),
                     n => format!(
-                        "agents may look things up: {} a role, {} a proposal",
+                        "agents may look things up: {} a role, {}{measured} a proposal",
                         counted(n, "call"),
                         counted(looks.rehearsals, "rehearsal")
                     ),
                 };
                 self.feed(Feed::Log { level: "info".to_owned(), text });
+            }
+            Then::Limits(limits) => {
+                self.llm.limits = limits;
+                let text = match limits.to_string() {
+                    words if words.is_empty() => "a proposal of agents may take what it likes".to_owned(),
+                    words => format!("a proposal of agents may take {words}; beyond that the planner stands in"),
+                };
+                self.feed(Feed::Log { level: "info".to_owned(), text });
+                self.tell_agents();
             }
             Then::Role { role, by } => {
                 match by {
@@ -340,7 +363,7 @@ impl Core {
                         format!("agents: {at}")
                     });
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
-                self.feed(Feed::Agents { at, turns: self.llm.looks.turns });
+                self.tell_agents();
             }
             Then::Turns(turns) => {
                 self.llm.looks.turns = turns;
@@ -351,17 +374,18 @@ impl Core {
                     ),
                 };
                 self.feed(Feed::Log { level: "info".to_owned(), text });
-                self.feed(Feed::Agents { at: self.llm.words(), turns });
+                self.tell_agents();
             }
             Then::Llm { base_url, model } => {
-                let (roles, looks) = (std::mem::take(&mut self.llm.roles), self.llm.looks);
-                self.llm = Llm { base_url, model, roles, looks };
+                let (roles, looks, limits) = (std::mem::take(&mut self.llm.roles), self.llm.looks, self.llm.limits);
+                self.llm = Llm { base_url, model, roles, looks, limits };
                 let at = self.llm.words();
                 let words =
                     at.as_ref().map_or("the built-in planner proposes".to_owned(), |at| format!("agents: {at}"));
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
-                self.feed(Feed::Agents { at, turns: self.llm.looks.turns });
+                self.tell_agents();
             }
+            Then::Tell(feed) => self.feed(feed),
             Then::Level(asked) => self.dial.ask(asked),
             Then::TakePen => {
                 self.pen = Some(client);
@@ -512,7 +536,10 @@ impl Core {
             // Read a moment before the job ended.
             (Feed::Machine(_), None) => return,
             (Feed::Machine(_), Some(_)) => {}
-            (Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. }, _) => {}
+            (
+                Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Units { .. } | Feed::Log { .. },
+                _,
+            ) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }

@@ -21,6 +21,11 @@ pub trait Desk: Send + Sync {
     /// The units of group `id` that stay when `ratio` of it goes; `None` while it is not known how they rank.
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>>;
 
+    /// How much the units of group `id` matter, as cuts rank them; `None` while that is not known.
+    fn importance(&self, _id: &str) -> Option<Arc<Vec<f32>>> {
+        None
+    }
+
     /// Why the session's device cannot carry an action out: one that was decided on another device.
     fn refuses(&self, action: &Action) -> Option<String>;
 
@@ -85,6 +90,10 @@ impl Desk for Table {
     fn kept(&self, id: &str, ratio: f64) -> Option<Vec<u32>> {
         let group = self.groups.iter().find(|g| g.id == id)?;
         Some(prune::resolve(group, &self.ranks.of(id)?, ratio))
+    }
+
+    fn importance(&self, id: &str) -> Option<Arc<Vec<f32>>> {
+        self.ranks.of(id)
     }
 
     fn refuses(&self, action: &Action) -> Option<String> {

@@ -12,7 +12,8 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{
-    Answers, Built, Evaluation, Event, Feed, LiveRow, Looks, Progress, Proposer, SessionCard, State, Utterance,
+    Answers, Built, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role, SessionCard, State,
+    Utterance,
 };
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
@@ -33,14 +34,15 @@ pub struct Exported {
     pub notes: Vec<String>,
 }
 
-/// Where agents are reached, as set at start or by `:llm`, and how much they may look up, by `:looks`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Where agents are reached, as set at start or by `:llm`, how much they may look up, by `:looks`, and take, by `:limits`.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Llm {
     pub base_url: Option<String>,
     pub model: Option<String>,
     /// Roles that are answered by somebody else.
     pub roles: BTreeMap<String, Answers>,
     pub looks: Looks,
+    pub limits: Limits,
 }
 
 impl Llm {
@@ -127,6 +129,11 @@ pub trait Work: Engine {
     /// Proposes decisions as `Proposed` events (ids, rounds and status are the host's); what is said goes out as feed
     /// and `Said` events.
     fn propose(&self, state: &State, by: Proposer, llm: &Llm, job: &Job) -> Result<(), JobError>;
+
+    /// One role of the agents speaks, as it would in a proposal.
+    fn ask(&self, _: &State, _: &'static Role, _: &Llm, _: &Job) -> Result<(), JobError> {
+        Err(JobError::Failed("nothing here has agents".to_owned()))
+    }
 
     /// What a round's forecasts and expectations came to, with the state as its verdict leaves it: told with the verdict, so that no
     /// haste can cut it off.

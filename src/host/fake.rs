@@ -325,7 +325,8 @@ impl Desk for Fake {
                     match c.limit {
                         Limit::Freeze => return Err(format!("`{target}` is vetoed; hint: reopen it first")),
                         Limit::MaxRatio { ratio: most } => ratio = ratio.min(most),
-                        Limit::KeepF32 => {}
+                        Limit::MinRatio { ratio: least } => ratio = ratio.max(least),
+                        Limit::KeepF32 | Limit::Together { .. } | Limit::Prefer { .. } => {}
                     }
                 }
                 let ratio = 1.0 - (8.0 * (1.0 - ratio)).round() / 8.0;

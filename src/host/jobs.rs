@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, Exported, Job, JobError, Llm, Work};
 use crate::plan::{Action, Bisect, Decision, Step, Target, Verdict, plan_key};
-use crate::session::{Evaluation, Event, Feed, Phase, Proposer, Record, Utterance};
+use crate::session::{Evaluation, Event, Feed, Phase, Proposer, Record, Role, Utterance};
 use crate::words::counted;
 
 /// The jobs a host runs, one at a time.
@@ -17,6 +17,8 @@ pub enum JobKind {
     },
     Sense,
     Propose(Proposer),
+    /// One role of the agents speaks.
+    Ask(&'static Role),
     /// Build a plan and try it on held-back images. `asked`: by a command; otherwise anything else goes before it.
     Rehearse {
         actions: Vec<(Target, Action)>,
@@ -64,7 +66,7 @@ impl JobKind {
             JobKind::Measure { .. } => "measure",
             JobKind::Sense => "sensitivity",
             JobKind::Propose(Proposer::Planner) => "planner",
-            JobKind::Propose(Proposer::Agents) => "agents",
+            JobKind::Propose(Proposer::Agents) | JobKind::Ask(_) => "agents",
             JobKind::Rehearse { .. } | JobKind::Try { .. } => "rehearsal",
             JobKind::Search { .. } => "search",
             JobKind::Bisect { .. } => "bisect",
@@ -111,39 +113,17 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
             job.event(Event::PhaseEntered { round, phase: Phase::Reason })?;
             propose(engine, usual_proposer(llm), llm, job)
         }
-        JobKind::Profile => {
-            let state = job.state()?;
-            // What the model in force is compared with is measured anew with it.
-            profile(engine, 0, job)?;
-            let round = state.base_round();
-            if round > 0 {
-                profile(engine, round, job)?;
-                if let Some(latency) = engine.beside_original(&*job.state()?, round, job)?.map(Box::new) {
-                    job.event(Event::Paired { round, latency })?;
-                }
-            }
-            ladders(engine, job)
-        }
-        JobKind::Measure { layer } => {
-            let state = job.state()?;
-            let round = if state.profile_of(state.base_round()).is_some() { state.base_round() } else { 0 };
-            let profile = Box::new(engine.profile(&state, round, job)?);
-            job.event(Event::Remeasured { round, layer, profile })
-        }
+        JobKind::Profile => measure_all(engine, job),
+        JobKind::Measure { layer } => measure(engine, layer, job),
         JobKind::Sense => sense(engine, job),
         JobKind::Propose(by) => {
-            let state = job.state()?;
-            // Proposals rest on measurements; a session that has none yet gets them first.
-            if state.profile().is_none() {
-                profile(engine, 0, job)?;
-                ladders(engine, job)?;
-            }
-            if state.sensitivity.curves.is_empty() {
-                sense(engine, job)?;
-            } else if state.trials.correction.is_none() {
-                anchor(engine, job)?;
-            }
+            ground(engine, job)?;
             propose(engine, by, llm, job)
+        }
+        JobKind::Ask(role) => {
+            ground(engine, job)?;
+            settle(engine, job)?;
+            engine.ask(&*job.state()?, role, llm, job)
         }
         JobKind::Rehearse { actions, .. } | JobKind::Try { actions } => {
             baseline(engine, job)?;
@@ -167,6 +147,43 @@ pub fn run(kind: JobKind, engine: &dyn Engine, llm: &Llm, job: &Job) -> Result<(
         // Done above: it needs no original.
         JobKind::Export { .. } => Ok(()),
     }
+}
+
+/// Proposals rest on measurements; a session that has none yet gets them first.
+fn ground(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    if state.profile().is_none() {
+        profile(engine, 0, job)?;
+        ladders(engine, job)?;
+    }
+    if state.sensitivity.curves.is_empty() {
+        sense(engine, job)?;
+    } else if state.trials.correction.is_none() {
+        anchor(engine, job)?;
+    }
+    Ok(())
+}
+
+/// One row of the model in force again.
+pub fn measure(engine: &dyn Work, layer: String, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    let round = if state.profile_of(state.base_round()).is_some() { state.base_round() } else { 0 };
+    let profile = Box::new(engine.profile(&state, round, job)?);
+    job.event(Event::Remeasured { round, layer, profile })
+}
+
+/// Every row of the model in force, and the original that it is compared with.
+pub fn measure_all(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
+    let state = job.state()?;
+    profile(engine, 0, job)?;
+    let round = state.base_round();
+    if round > 0 {
+        profile(engine, round, job)?;
+        if let Some(latency) = engine.beside_original(&*job.state()?, round, job)?.map(Box::new) {
+            job.event(Event::Paired { round, latency })?;
+        }
+    }
+    ladders(engine, job)
 }
 
 fn profile(engine: &dyn Work, round: u32, job: &Job) -> Result<(), JobError> {
@@ -203,7 +220,8 @@ fn baseline(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     Ok(())
 }
 
-fn sense(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
+/// Sensitivities, and what they are fitted to.
+pub fn sense(engine: &dyn Work, job: &Job) -> Result<(), JobError> {
     settle(engine, job)?;
     engine.sense(&*job.state()?, job)?;
     anchor(engine, job)

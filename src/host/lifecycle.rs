@@ -10,6 +10,7 @@ use super::ledger::Ledger;
 use super::log::Log;
 use super::spec::OpenSpec;
 use super::{Auto, Host, HostError, Settings, compute};
+use crate::config::Policy;
 use crate::config::{self, Sources};
 use crate::plain::Plain;
 use crate::plan::{Budget, Outcome};
@@ -107,13 +108,16 @@ pub fn start(place: &Place, spec: Option<OpenSpec>) -> Result<Host, HostError> {
         model: s.llm_model.clone(),
         roles: s.llm_roles.clone(),
         looks: s.looks,
+        limits: s.limits,
     };
-    let of = |s: &OpenSpec| (s.auto, llm(s), s.budget);
-    let (auto, llm, budget) = spec.as_ref().map_or_else(|| (true, Llm::default(), Budget::default()), of);
+    let of = |s: &OpenSpec| (s.auto, llm(s), s.budget, s.rules.clone());
+    let usual = || (true, Llm::default(), Budget::default(), Policy::default());
+    let (auto, llm, budget, rules) = spec.as_ref().map_or_else(usual, of);
     let settings = Settings {
         auto: Auto { on_open: auto, on_accept: auto, rehearse: auto },
         llm,
         budget,
+        rules,
         ledger: Ledger::of(place),
     };
     Host::start(place, settings, |card| compute::open(place, spec, card))

@@ -28,6 +28,7 @@ pub use engine::Exported;
 pub use spec::OpenSpec;
 
 use self::core::Core;
+use crate::config::Policy;
 use crate::plan::Budget;
 use crate::session::{Event, Journal, JournalError, Place, SessionCard, State};
 use client::{Client, ConnectError, Messages};
@@ -63,6 +64,8 @@ pub struct Settings {
     pub llm: Llm,
     /// The budget of a session that is new.
     pub budget: Budget,
+    /// What binds a session that is new.
+    pub rules: Policy,
     /// Where what authors expected and what came is kept across sessions.
     pub ledger: Option<Ledger>,
 }
@@ -91,8 +94,14 @@ impl Host {
             // A journal without a recipe gets one; a recipe that is another one now is written down before it counts.
             Some(old) => (engine.card().recipe)
                 .filter(|new| old.recipe.as_ref() != Some(new))
-                .map(|recipe| Event::RecipeSet { recipe }),
-            None => Some(Event::Opened { card: Box::new(engine.card()), budget: settings.budget }),
+                .map(|recipe| Event::RecipeSet { recipe })
+                .into_iter()
+                .collect(),
+            None => {
+                let opened = Event::Opened { card: Box::new(engine.card()), budget: settings.budget };
+                let bound = commands::bound_by(&settings.rules, engine.card()).map_err(HostError::Engine)?;
+                std::iter::once(opened).chain(bound).collect()
+            }
         };
         let (inputs, rx) = mpsc::channel(QUEUE);
         let kept = (opened.journal, opened.recovered.clone());

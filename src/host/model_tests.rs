@@ -153,6 +153,8 @@ impl World {
             | Then::Cancel
             | Then::Llm { .. }
             | Then::Looks(_)
+            | Then::Limits(_)
+            | Then::Tell(_)
             | Then::Turns(_)
             | Then::Role { .. }
             | Then::Level(_)

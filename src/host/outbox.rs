@@ -155,7 +155,12 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         Feed::Levels(_) => drop(remove(q, |f| matches!(f, Feed::Levels(_)))),
         Feed::Healing { .. } => drop(remove(q, |f| matches!(f, Feed::Healing { .. }))),
         Feed::Pulse { .. } => drop(remove(q, |f| matches!(f, Feed::Pulse { .. }))),
-        Feed::Turn { .. } | Feed::TurnEnd { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Log { .. } => {}
+        Feed::Turn { .. }
+        | Feed::TurnEnd { .. }
+        | Feed::JobEnd { .. }
+        | Feed::Agents { .. }
+        | Feed::Units { .. }
+        | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });
     q.feeds += 1;

@@ -1,10 +1,11 @@
 //! How a session is to be opened: what the command line said, kept beside the journal for the host's first start. From
 //! then on the journal's [`Recipe`] counts; of this file only what decides no result (endpoint, budget, what goes on by itself).
 
+use crate::config::Policy;
 use crate::config::{self, Origin};
 use crate::graph::Calibration;
 use crate::plan::Budget;
-use crate::session::{Answers, Journal, Looks, Opening, Place, Recipe, State, private};
+use crate::session::{Answers, Journal, Limits, Looks, Opening, Place, Recipe, State, private};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,6 +43,12 @@ pub struct OpenSpec {
     /// How much agents may look up.
     #[serde(default)]
     pub looks: Looks,
+    /// What agents may take in one proposal.
+    #[serde(default)]
+    pub limits: Limits,
+    /// What binds the session from its beginning.
+    #[serde(default)]
+    pub rules: Policy,
     /// Measure and propose by itself once open.
     pub auto: bool,
 }
@@ -73,6 +80,8 @@ impl OpenSpec {
             llm_model: None,
             llm_roles: BTreeMap::new(),
             looks: Looks::default(),
+            limits: Limits::default(),
+            rules: Policy::default(),
             auto: true,
         }
     }

@@ -24,6 +24,7 @@ fn settings(on_open: bool) -> Settings {
         auto: Auto { on_open, on_accept: true, rehearse: true },
         llm: Llm::default(),
         budget: Budget::default(),
+        rules: crate::config::Policy::default(),
         ledger: None,
     }
 }
@@ -392,7 +393,8 @@ async fn everybody_is_told_whom_the_session_asks_and_no_secret_of_it() {
     let mut r = Rig::new(false, None).await;
     let url = "http://u:secret@h:1/v1?key=secret";
     r.ok(Command::SetLlm { base_url: Some(url.to_owned()), model: Some("qwen".to_owned()) }).await;
-    let told = Feed::Agents { at: Some("qwen at http://…@h:1/v1?key=…".to_owned()), turns: 1 };
+    let told =
+        Feed::Agents { at: Some("qwen at http://…@h:1/v1?key=…".to_owned()), turns: 1, limits: String::new() };
     while r.feed.last() != Some(&told) {
         r.next().await;
     }
@@ -401,7 +403,7 @@ async fn everybody_is_told_whom_the_session_asks_and_no_secret_of_it() {
     assert_eq!(messages.recv().await, Some(HostMsg::Feed { feed: told }));
     assert!(!format!("{:?}", r.feed).contains("secret"), "{:?}", r.feed);
     r.ok(Command::SetLlm { base_url: None, model: None }).await;
-    while r.feed.last() != Some(&Feed::Agents { at: None, turns: 1 }) {
+    while r.feed.last() != Some(&Feed::Agents { at: None, turns: 1, limits: String::new() }) {
         r.next().await;
     }
 }

@@ -76,6 +76,7 @@ impl Server {
             Does::Rehearses => self.rehearse(&args, by).await,
             Does::Proposes => self.propose(&args, by).await,
             Does::Asks => self.ask(&args, by).await,
+            Does::Measures => Err(format!("`{}` is not for programs outside; hint: ask the engineer", tool.name)),
         }
     }
 

@@ -72,6 +72,7 @@ pub fn check(
     }
     let wrong = |action, hint| Err(mismatch(target, action, hint));
     match (target, action) {
+        (Target::Group(name), Action::Keep) => Ok(at_least(group(name)?, constraints)),
         (_, Action::Keep) => Ok(Action::Keep),
         (Target::Group(name), Action::Prune { ratio, kept }) => prune(group(name)?, *ratio, kept, target, constraints),
         (Target::Layer(name), Action::Precision { precision }) => {
@@ -127,6 +128,28 @@ pub fn max_ratio(group: &Group, constraints: &[Constraint]) -> f64 {
     group.ratio_of(least_kept(group, constraints))
 }
 
+/// The least of `group` that the human wants removed, rounded so that its granule fits; 0 where nothing was said, or what may go at most is
+/// less, or nothing may.
+pub fn least_ratio(group: &Group, constraints: &[Constraint]) -> f64 {
+    let wanted = |c: &Constraint| match (&c.target, &c.limit) {
+        (Target::Group(g), Limit::MinRatio { ratio }) if *g == group.id => Some(ratio.clamp(0.0, 1.0)),
+        _ => None,
+    };
+    let least = constraints.iter().filter_map(wanted).fold(0.0, f64::max);
+    let granule = group.granule.clamp(1, group.size.max(1));
+    let units = (group.size as f64 * (1.0 - least) + 1e-9).floor() as usize;
+    let keep = (units / granule).max(1) * granule;
+    group.ratio_of(keep.min(group.size)).min(max_ratio(group, constraints))
+}
+
+/// What is left of "leave it alone" where at least a part shall go.
+fn at_least(group: &Group, constraints: &[Constraint]) -> Action {
+    match least_ratio(group, constraints) {
+        ratio if ratio > 0.0 => Action::Prune { ratio, kept: Vec::new() },
+        _ => Action::Keep,
+    }
+}
+
 fn prune(
     group: &Group,
     ratio: f64,
@@ -150,7 +173,8 @@ fn prune(
         let most = group.ratio_of(group.granule.clamp(1, group.size.max(1)));
         return Err(PlanError::Empties { name: name(), ratio, size: group.size, most });
     }
-    let keep = group.kept_at(ratio).max(least_kept(group, constraints));
+    let most = group.kept_at(least_ratio(group, constraints));
+    let keep = group.kept_at(ratio).min(most).max(least_kept(group, constraints));
     if keep >= group.size {
         return Ok(Action::Keep);
     }
@@ -274,6 +298,27 @@ mod tests {
         assert_eq!(max_ratio(&groups[0], &freeze(t.clone())), 0.0);
         assert!(matches!(run(0.5, &freeze(t.clone())), Err(PlanError::Frozen { .. })));
         assert_eq!(check(&Action::Keep, &t, &groups, &graph, &freeze(t.clone())), Ok(Action::Keep));
+    }
+
+    #[test]
+    fn at_least_raises_what_is_asked_and_what_is_left_alone() {
+        let (graph, mut groups) = chain(&[16, 16], 8);
+        groups[0].granule = 4;
+        let t = Target::Group(groups[0].id.clone());
+        let run = |a: Action, c: &[Constraint]| check(&a, &t, &groups, &graph, c);
+        let bind = |limit| Constraint { target: t.clone(), limit, reason: String::new() };
+        let least = bind(Limit::MinRatio { ratio: 0.3 });
+        // Rounded up: three tenths of sixteen in steps of four are eight.
+        assert_eq!(least_ratio(&groups[0], std::slice::from_ref(&least)), 0.5);
+        assert_eq!(run(cut(0.25), std::slice::from_ref(&least)), Ok(cut(0.5)));
+        assert_eq!(run(cut(0.75), std::slice::from_ref(&least)), Ok(cut(0.75)));
+        assert_eq!(run(Action::Keep, std::slice::from_ref(&least)), Ok(cut(0.5)));
+        // What may go at most is the stronger word, and a veto the strongest.
+        let both = [least.clone(), bind(Limit::MaxRatio { ratio: 0.25 })];
+        assert_eq!(run(Action::Keep, &both), Ok(cut(0.25)));
+        let frozen = [vec![least], freeze(t.clone())].concat();
+        assert_eq!(run(Action::Keep, &frozen), Ok(Action::Keep));
+        assert_eq!(least_ratio(&groups[1], &frozen), 0.0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub use crate::prune::{Action, Target, TargetKind};
 
+use crate::quant::Precision;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -145,7 +146,7 @@ pub struct Constraint {
     pub reason: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "limit")]
 pub enum Limit {
     /// Do nothing new to the target: its channels, its precision, its zeros or its removal, as the target names. What is in
@@ -153,6 +154,59 @@ pub enum Limit {
     Freeze,
     /// Remove at most this part.
     MaxRatio { ratio: f64 },
+    /// Remove at least this part.
+    MinRatio { ratio: f64 },
     /// Keep f32.
     KeepF32,
+    /// Decided alike with everything of its kind that is in the set of this name.
+    Together { set: String },
+    /// Binds nothing: what the planner weighs, and agents are told.
+    Prefer { wish: Wish },
+}
+
+/// What the engineer would rather have, other things being equal.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "wish")]
+pub enum Wish {
+    /// Rather cut here than elsewhere.
+    Cut,
+    /// Rather cut elsewhere.
+    Spare,
+    /// Rather this than another.
+    Precision { precision: Precision },
+}
+
+/// How much less harm counts where it is wished for, and more where it is to be spared. A wish turns what is near, not what is far.
+const WISHED: f64 = 0.5;
+
+impl Wish {
+    /// `cut`, `spare` or a precision.
+    pub fn parse(word: &str) -> Option<Wish> {
+        match word {
+            "cut" => Some(Wish::Cut),
+            "spare" => Some(Wish::Spare),
+            other => Some(Wish::Precision { precision: Precision::parse(other)? }),
+        }
+    }
+
+    /// What an action's harm counts, in parts of what it is.
+    pub fn weight(self, action: &Action) -> f64 {
+        match (self, action) {
+            (_, Action::Keep) => 1.0,
+            (Wish::Cut, _) => WISHED,
+            (Wish::Spare, _) => 1.0 / WISHED,
+            (Wish::Precision { precision: a }, Action::Precision { precision: b }) if a == *b => WISHED,
+            (Wish::Precision { .. }, _) => 1.0,
+        }
+    }
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wish::Cut => f.write_str("rather cut here"),
+            Wish::Spare => f.write_str("rather spared"),
+            Wish::Precision { precision } => write!(f, "rather {}", precision.label()),
+        }
+    }
 }

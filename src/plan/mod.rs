@@ -5,6 +5,7 @@
 
 mod bisect;
 mod bits;
+mod bounds;
 mod budget;
 mod check;
 mod choices;
@@ -22,8 +23,9 @@ mod verdict;
 
 pub use bisect::{Bisect, Found, Step};
 pub use bits::{Chosen, Weight, allocate};
+pub use bounds::{follows, strength, tied, ties, unmet};
 pub use budget::*;
-pub use check::{PlanError, check, keeps_f32, max_ratio, refusal};
+pub use check::{PlanError, check, keeps_f32, least_ratio, max_ratio, refusal};
 pub use cost::{Cost, Costs, RowForecast, Slower};
 pub use curve::Curve;
 pub use cuts::{Cuts, by_influence, joint, most};

@@ -1,13 +1,13 @@
 //! Commands a client sends and the frames that travel on the socket.
 
-use super::{Answers, Feed, Looks, Record, State};
+use super::{Answers, Feed, Limits, Looks, Record, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 12;
+pub const PROTOCOL: u32 = 13;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -37,6 +37,11 @@ pub enum Command {
     Sense,
     Propose {
         by: Proposer,
+    },
+    /// Asks one role alone; its note, where there is one, goes to all of them.
+    AskRole {
+        role: String,
+        note: String,
     },
     /// Replaces a decision's action (a ratio is rounded and its kept units resolved by the host).
     Edit {
@@ -90,6 +95,14 @@ pub enum Command {
     /// As [`Command::Unconstrain`], several in one act.
     Lift {
         targets: Vec<Target>,
+    },
+    /// How much the units of a group matter, as a `Units` on the feed.
+    Units {
+        group: String,
+    },
+    /// Makes what agents read in a note the engineer's own constraints, or lets it go.
+    Confirm {
+        take: bool,
     },
     Undo,
     Redo,
@@ -163,6 +176,10 @@ pub enum Command {
     SetLooks {
         looks: Looks,
     },
+    /// What agents may take of a server in one proposal.
+    SetLimits {
+        limits: Limits,
+    },
     /// How often agents are asked by themselves, each time with what came of their plan: 1 is to propose once.
     SetTurns {
         turns: usize,
@@ -192,6 +209,7 @@ impl Command {
         !matches!(
             self,
             Command::TakePen
+                | Command::Units { .. }
                 | Command::Offer { .. }
                 | Command::Try { .. }
                 | Command::Ask { .. }

@@ -288,6 +288,12 @@ pub enum Event {
     ConstraintsLifted {
         targets: Vec<Target>,
     },
+    /// Constraints that agents read in a note: they bind nothing before the engineer confirms them.
+    Suggested {
+        suggestion: Suggestion,
+    },
+    /// None of them waits any more.
+    SuggestionsDropped,
     BudgetSet {
         budget: Budget,
     },
@@ -439,6 +445,8 @@ impl Event {
             | Event::ConstraintLifted { .. }
             | Event::ConstraintsSet { .. }
             | Event::ConstraintsLifted { .. }
+            | Event::Suggested { .. }
+            | Event::SuggestionsDropped
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
             | Event::PatienceSet { .. }
@@ -452,6 +460,15 @@ impl Event {
             | Event::RolledBack { .. } => false,
         }
     }
+}
+
+/// What agents would have bind later proposals, since a note asks for it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Suggestion {
+    pub by: Author,
+    pub constraints: Vec<Constraint>,
+    /// The rules in words.
+    pub words: String,
 }
 
 /// An event with its place in the journal and its time (milliseconds since the Unix epoch).

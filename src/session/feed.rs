@@ -86,6 +86,15 @@ pub enum Feed {
         at: Option<String>,
         /// How often agents are asked by themselves.
         turns: usize,
+        /// What a proposal may take, in words; empty: what it likes.
+        #[serde(default)]
+        limits: String,
+    },
+    /// How much the units of a group matter: parts of the most important one's, that one first, thinned where there are many. Empty while it is not
+    /// known.
+    Units {
+        group: String,
+        scores: Vec<f32>,
     },
     /// A line for the log pane.
     Log {

@@ -117,6 +117,8 @@ impl State {
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
             | Event::PlanKept { .. }
+            | Event::Suggested { .. }
+            | Event::SuggestionsDropped
             | Event::Recalled { .. }
             | Event::Undone
             | Event::Redone
@@ -215,6 +217,12 @@ impl State {
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
             Event::ConstraintsSet { constraints } => constraints.iter().for_each(|c| self.constrain(c.clone())),
             Event::ConstraintsLifted { targets } => self.constraints.retain(|c| !targets.contains(&c.target)),
+            Event::Suggested { suggestion } => {
+                self.suggested.retain(|s| s != suggestion);
+                self.suggested.push(suggestion.clone());
+                trim(&mut self.suggested, State::SUGGESTIONS);
+            }
+            Event::SuggestionsDropped => self.suggested.clear(),
             Event::BudgetSet { budget } => self.budget = *budget,
             Event::HealingSet { heal } => self.heal = *heal,
             Event::PatienceSet { until_clear } => self.until_clear = *until_clear,

@@ -13,6 +13,7 @@ mod inforce;
 mod journal;
 pub mod ledger;
 mod levels;
+mod limits;
 mod machine;
 mod names;
 pub mod place;
@@ -32,13 +33,15 @@ pub use inforce::{Planned, Standing};
 pub use journal::{Journal, JournalError, Opened, is_locked, lock_holder};
 pub use ledger::{Claim, Entry, Rival, Standings};
 pub use levels::{Controlled, LevelMade};
+pub use limits::{Limits, Prices, Spent};
 pub use machine::Machine;
 pub use names::as_filed;
 pub use place::Place;
 pub use plans::{Difference, KeptPlan, MOST_PLANS, OtherPlan, PLAN_NAME, differences};
 pub use recipe::{Images, Opening, Recipe, WINDOW};
 pub use role::{
-    Answers, Ask, Looks, MOST_LOOKS, MOST_TURNS, OUTSIDE, QUESTION, ROLES, Role, Share, Table, USUAL_TURNS,
+    Answers, Ask, Form, Looks, MOST_LOOKS, MOST_TURNS, OUTSIDE, PROFILING, QUESTION, ROLES, Role, Share, Table,
+    USUAL_TURNS,
 };
 pub use state::*;
 pub use text::{action as action_text, apart, describe, part, passed_over};

@@ -58,11 +58,37 @@ pub struct Role {
 pub struct Looks {
     /// Calls of a role in one turn; none: what they know is what the prompt tells them.
     pub calls: usize,
-    /// Plans that all roles of a run together may have built and tried.
+    /// Plans that all roles of a proposal together may have built and tried.
     pub rehearsals: usize,
     /// How often they are asked, each time with what came of the plan before: 1 is to propose once.
     #[serde(default = "once")]
     pub turns: usize,
+    /// What they may have measured; with none, the role that asks for measurements is not asked unless it is named.
+    #[serde(default)]
+    pub measurements: usize,
+    #[serde(default)]
+    pub form: Form,
+}
+
+/// When a server is asked for an answer in the proposal's own form, by its JSON schema, in the place of words with a fenced block.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Form {
+    Never,
+    /// When a first proposal was broken.
+    #[default]
+    Repair,
+    /// Nothing can be looked up then: servers hold an answer to a form or let it call.
+    Always,
+}
+
+impl Form {
+    pub const WORDS: &'static [&'static str] = &["never", "repair", "always"];
+
+    pub fn parse(word: &str) -> Option<Form> {
+        let at = Form::WORDS.iter().position(|w| *w == word)?;
+        [Form::Never, Form::Repair, Form::Always].get(at).copied()
+    }
 }
 
 fn once() -> usize {
@@ -78,7 +104,7 @@ pub const MOST_LOOKS: usize = 200;
 
 impl Default for Looks {
     fn default() -> Looks {
-        Looks { calls: 12, rehearsals: 2, turns: 1 }
+        Looks { calls: 12, rehearsals: 2, turns: 1, measurements: 0, form: Form::default() }
     }
 }
 
@@ -103,8 +129,19 @@ impl Role {
     }
 }
 
+/// The role that asks for measurements.
+pub const PROFILING: &str = "profiling";
+
 /// In the order in which they speak.
-pub static ROLES: [Role; 4] = [
+pub static ROLES: [Role; 5] = [
+    Role {
+        name: PROFILING,
+        short: "profile",
+        task: Ask::Propose,
+        prompt: include_str!("../../prompts/profiling.md"),
+        reads: &[(Table::Layers, Share::Part(2)), (Table::Groups, Share::Part(3))],
+        writes: &[],
+    },
     Role {
         name: "analysis",
         short: "analysis",
@@ -152,6 +189,12 @@ pub static OUTSIDE: Role = Role {
     writes: &[TargetKind::Group, TargetKind::Block, TargetKind::Weights, TargetKind::Layer],
 };
 
+impl PartialEq for Role {
+    fn eq(&self, other: &Role) -> bool {
+        self.name == other.name
+    }
+}
+
 impl Role {
     /// Whether its answer must hold a proposal.
     pub fn proposes(&self) -> bool {
@@ -160,6 +203,11 @@ impl Role {
 
     pub fn may(&self, kind: TargetKind) -> bool {
         self.writes.contains(&kind)
+    }
+
+    /// Whether it may have something measured.
+    pub fn measures(&self) -> bool {
+        self.name == PROFILING
     }
 }
 

@@ -1,7 +1,9 @@
 //! What a session is at a moment: plain data and read-only views of it. How events change it is in `fold.rs`, what of it
 //! would run in `inforce.rs`.
 
-use super::{Built, Claim, Controlled, Evaluation, KeptPlan, Phase, Rival, Seq, SessionCard, Standings, Utterance};
+use super::{
+    Built, Claim, Controlled, Evaluation, KeptPlan, Phase, Rival, Seq, SessionCard, Standings, Suggestion, Utterance,
+};
 use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
@@ -106,6 +108,9 @@ pub struct State {
     /// Plans that were kept under names, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plans: Vec<KeptPlan>,
+    /// Constraints that wait for the engineer, newest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suggested: Vec<Suggestion>,
     /// What earlier sessions showed of authors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Standings>,
@@ -142,6 +147,8 @@ pub struct UndoPoint {
 impl State {
     /// Review actions that can be undone.
     pub const UNDO_DEPTH: usize = 64;
+    /// Suggestions of agents that wait at most.
+    pub const SUGGESTIONS: usize = 8;
     /// Models built ahead that are kept.
     pub const BUILT: usize = 4;
 

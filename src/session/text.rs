@@ -103,7 +103,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let limit = match constraint.limit {
                 Limit::Freeze => "left alone".to_owned(),
                 Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
+                Limit::MinRatio { ratio } => format!("pruned by at least {:.0} %", ratio * 100.0),
                 Limit::KeepF32 => "kept in f32".to_owned(),
+                Limit::Together { ref set } => format!("decided alike with {set}"),
+                Limit::Prefer { wish } => wish.to_string(),
             };
             format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
         }
@@ -115,6 +118,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             format!("lifted the constraints on {}", counted(targets.len(), "target"))
         }
         Event::ConstraintLifted { target } => format!("lifted the constraints on {target}"),
+        Event::Suggested { suggestion } => format!("{} reads in your note: {}", suggestion.by, suggestion.words),
+        Event::SuggestionsDropped => "no rule of the agents' waits any more".to_owned(),
         Event::BudgetSet { budget } => format!("budget {budget}"),
         Event::HealingSet { heal: Some(heal) } => format!("runs heal what they made: {heal}"),
         Event::HealingSet { heal: None } => "runs heal nothing".to_owned(),

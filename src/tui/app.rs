@@ -154,6 +154,12 @@ pub struct App {
     pub question: Option<String>,
     /// How often agents are asked by themselves; one: they propose, and wait.
     pub asked_turns: usize,
+    /// How much units of groups matter, as view 8 asked; empty where that is not known.
+    pub units: BTreeMap<String, Vec<f32>>,
+    /// The group that it asked for last.
+    pub asked_units: Option<String>,
+    /// What a proposal of theirs may take, in words.
+    pub asked_limits: String,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
     pub draft: Option<Draft>,
@@ -403,6 +409,8 @@ impl App {
             | Event::ConstraintLifted { .. }
             | Event::ConstraintsSet { .. }
             | Event::ConstraintsLifted { .. }
+            | Event::Suggested { .. }
+            | Event::SuggestionsDropped
             | Event::BudgetSet { .. }
             | Event::HealingSet { .. }
             | Event::HealingBegun { .. }
@@ -503,7 +511,13 @@ impl App {
                 self.pulse = Some((step, layers));
             }
             Feed::Machine(now) => self.machine = Some(now),
-            Feed::Agents { at, turns } => (self.agents, self.asked_turns) = (at, turns),
+            Feed::Units { group, scores } => {
+                self.units.insert(group, scores);
+                self.outlook_stale = true;
+            }
+            Feed::Agents { at, turns, limits } => {
+                (self.agents, self.asked_turns, self.asked_limits) = (at, turns, limits);
+            }
             Feed::Log { level, text } => {
                 let level = match level.to_ascii_lowercase().as_str() {
                     "warn" | "error" => Level::Warn,
@@ -570,36 +584,6 @@ impl App {
 
     pub fn has_pen(&self) -> bool {
         self.connected && self.pen == Some(self.you)
-    }
-
-    /// Warnings that stay as long as they are true.
-    pub fn banners(&self) -> Vec<(Level, String)> {
-        let mut out = Vec::new();
-        if let Some(f) = &self.state.failure {
-            out.push((Level::Bad, format!("failed: {}", clean(f))));
-        }
-        if let Some(question) = &self.question {
-            out.push((Level::Warn, format!("{} answers the agents: {}", self.label(Act::Note), clean(question))));
-        }
-        let newest = self.state.evaluation().and_then(|e| Some((e.round, crate::session::part(e)?)));
-        if let Some((round, part)) = newest {
-            out.push((Level::Warn, format!("round {round}: {part}; `:evaluate-all` looks at the others")));
-        }
-        if let Some(card) = &self.state.card {
-            let mut warn = |text: String| out.push((Level::Warn, text));
-            if card.calib_is_eval {
-                let item = card.metric().item;
-                warn(format!("calibration {item}s are evaluation {item}s: accuracy figures are flattered"));
-            }
-            if let Some(text) = self.state.baseline().and_then(|e| e.metrics.guess_warning()) {
-                warn(text);
-            }
-            if card.model.preprocess.assumed() && !self.notes_hidden {
-                let key = self.label(Act::Cancel);
-                warn(format!("preprocessing is assumed (family default): --mean, --std; {key} hides this"));
-            }
-        }
-        out
     }
 
     pub fn groups(&self) -> &[Group] {

@@ -4,7 +4,7 @@ use super::list::{Columns, SortKey};
 use crate::config::{Act, ColorLevel, MAC_CONVENTIONS, SORTS, Theme, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
-use crate::plan::Limit;
+use crate::plan::{Limit, Wish};
 use crate::prune::{Rank, Sparsity};
 use crate::quant::Precision;
 use crate::session::{Answers, Command, Looks, MOST_LOOKS, MOST_TURNS, Proposer, Role, USUAL_TURNS};
@@ -33,6 +33,13 @@ const fn does(act: Act, name: &'static str, about: &'static str) -> Spec {
 /// Every command, in palette order.
 pub const COMMANDS: &[Spec] = &[
     does(Act::Accept, "accept", "accept the evaluated round"),
+    spec(
+        "at-least",
+        "RATIO [ROW] [REASON]",
+        "remove at least this part of this row's group, or of those named (`layer1.*`)",
+    ),
+    spec("ask", "ROLE [NOTE]", "one role of the agents alone (profiling, pruning …), with a note to all of them"),
+    spec("bind", "[off]", "make the rules that agents read in your note your own, or let them go"),
     does(Act::Bisect, "bisect", "find the decision that costs most, by trying the plan without halves of it"),
     spec(
         "budget",
@@ -46,6 +53,7 @@ pub const COMMANDS: &[Spec] = &[
         "[TARGET|off]",
         "levels of this language model, and who chooses one for so much of its time a token; then both at work",
     ),
+    spec("constraints", "FILE", "bind what a TOML file of [[rule]] match, do, ratio, wish, reason names"),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("evaluate-all", "", "evaluate the round that waits on all of the data, where that ended when it was clear"),
@@ -62,13 +70,22 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
     spec("keep-f32", "[ROW] [REASON]", "this row, or those named (`layer1.*`), must stay f32"),
     spec("level", "auto|N", "what the running controller computes tokens at"),
+    spec(
+        "limits",
+        "tokens=20000,seconds=300,cost=0.05,in=0.15,out=0.6 | off",
+        "what one proposal of the agents may take; a cost in dollars, by prices a million tokens",
+    ),
     spec("lift", "[PATTERN]", "lift the constraints on this row, or on all that are called so"),
     spec(
         "llm",
         "URL MODEL | ROLE MODEL [URL] | ROLE planner | off",
         "set the OpenAI-compatible endpoint that the agents use, or of one role another model or the planner",
     ),
-    spec("looks", "CALLS [REHEARSALS] | off", "how much agents may look up in a turn, and plans they may have tried"),
+    spec(
+        "looks",
+        "CALLS [REHEARSALS [MEASUREMENTS]] | off",
+        "how much agents may look up in a turn, plans they may have tried, what they may have measured",
+    ),
     spec(
         "mode",
         "propose | iterate [TURNS]",
@@ -84,6 +101,11 @@ pub const COMMANDS: &[Spec] = &[
     spec("note", "TEXT", "a note to the agents"),
     does(Act::TakePen, "pen", "take the pen"),
     spec("precision", "NAME", "this layer at f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
+    spec(
+        "prefer",
+        "cut|spare|PRECISION [ROW] [REASON]",
+        "a wish for this row, or those named: it binds nothing, the planner weighs it and agents are told",
+    ),
     does(Act::Profile, "profile", "measure every layer again, and the original"),
     spec("propose", "[planner|agents]", "ask for proposals"),
     does(Act::Redo, "redo", "redo the newest undone review action"),
@@ -97,6 +119,11 @@ pub const COMMANDS: &[Spec] = &[
     spec("sparsify", "2:4|50%|off", "zeros among this row's weights, by magnitude"),
     spec("stop", "", "end the session's host; everything decided is kept"),
     spec("theme", "NAME", "change the theme"),
+    spec(
+        "together",
+        "PATTERN [REASON]",
+        "what is called so is decided alike: groups by their cuts, layers by their precisions",
+    ),
     does(Act::Undo, "undo", "undo the newest review action"),
     spec("until-clear", "on|off", "evaluate rounds only until it is clear whether the budget's drop is kept"),
     does(Act::Detach, "q", "detach"),
@@ -120,6 +147,8 @@ pub enum Line {
     Filter(String),
     /// Binds this row, for a reason.
     Constrain(Limit, String),
+    /// Binds what the rules of this file name.
+    Rules(String),
     /// Lifts what binds this row, or everything that the pattern matches.
     Lift(String),
     /// Runs a controller for that share of the time a token, or stops it.
@@ -154,6 +183,11 @@ pub fn parse(line: &str) -> Result<Line, String> {
             let budget = rest.parse().map_err(|e: crate::plan::BudgetError| e.to_string())?;
             Line::Send(Command::SetBudget { budget })
         }
+        "ask" => {
+            let (role, note) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            let role = Role::called(role)?.name.to_owned();
+            Line::Commit(Command::AskRole { role, note: note.trim().to_owned() })
+        }
         "colors" => match ColorLevel::parse(rest) {
             Some(level) => Line::Colors(level),
             None => return needs("truecolor, 256, 16 or none"),
@@ -187,6 +221,8 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "freeze" => Line::Constrain(Limit::Freeze, text()),
         "keep-f32" => Line::Constrain(Limit::KeepF32, text()),
         "lift" => Line::Lift(text()),
+        "limits" if rest.is_empty() => return needs("tokens, seconds or a cost, or off"),
+        "limits" => Line::Send(Command::SetLimits { limits: rest.parse()? }),
         "heal" if rest.is_empty() => return needs("a length such as 10m, 3 epochs or 500 steps, or off"),
         "heal" if rest == "off" => Line::Send(Command::Heal { heal: None }),
         "heal" => Line::Send(Command::Heal { heal: Some(rest.parse()?) }),
@@ -211,7 +247,11 @@ pub fn parse(line: &str) -> Result<Line, String> {
         },
         "looks" => match looks(rest) {
             Some(looks) => Line::Send(Command::SetLooks { looks }),
-            None => return needs("how many calls a role may make, and how many rehearsals (200 at most), or `off`"),
+            None => {
+                return needs(
+                    "how many calls a role may make, how many rehearsals and measurements (200 at most), or `off`",
+                );
+            }
         },
         "mode" => match mode(rest) {
             Some(turns) => Line::Send(Command::SetTurns { turns }),
@@ -221,7 +261,27 @@ pub fn parse(line: &str) -> Result<Line, String> {
             Some(c) => Line::MacConvention(c),
             None => return needs("conv_linear, attention or norms"),
         },
-        "max-ratio" => {
+        "bind" => match rest {
+            "" | "on" => Line::Send(Command::Confirm { take: true }),
+            "off" => Line::Send(Command::Confirm { take: false }),
+            _ => return needs("nothing, or off"),
+        },
+        "constraints" if rest.is_empty() => return needs("a file of rules"),
+        "constraints" => Line::Rules(text()),
+        "together" => match rest.split_whitespace().next() {
+            Some(pattern) if pattern.contains('*') => {
+                Line::Constrain(Limit::Together { set: pattern.to_owned() }, text())
+            }
+            _ => return needs("a pattern such as layer1.*"),
+        },
+        "prefer" => {
+            let (word, reason) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            match Wish::parse(word) {
+                Some(wish) => Line::Constrain(Limit::Prefer { wish }, reason.trim().to_owned()),
+                None => return needs("cut, spare or a precision"),
+            }
+        }
+        "max-ratio" | "at-least" => {
             let (ratio, reason) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             let ratio: f64 = match ratio.trim_end_matches('%').parse::<f64>() {
                 Ok(v) if ratio.ends_with('%') => v / 100.0,
@@ -231,7 +291,8 @@ pub fn parse(line: &str) -> Result<Line, String> {
             if !(0.0..1.0).contains(&ratio) {
                 return needs("a ratio from 0 to below 1");
             }
-            Line::Constrain(Limit::MaxRatio { ratio }, reason.trim().to_owned())
+            let limit = if name == "at-least" { Limit::MinRatio { ratio } } else { Limit::MaxRatio { ratio } };
+            Line::Constrain(limit, reason.trim().to_owned())
         }
         "note" if rest.is_empty() => return needs("a text"),
         "note" => Line::Send(Command::Note { text: text() }),
@@ -377,7 +438,7 @@ fn mode(words: &str) -> Option<usize> {
     }
 }
 
-/// `12`, `12 2` or `off`.
+/// `12`, `12 2`, `12 2 4` or `off`.
 fn looks(words: &str) -> Option<Looks> {
     let number = |w: &str| w.parse().ok().filter(|n| *n <= MOST_LOOKS);
     match words.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -386,6 +447,12 @@ fn looks(words: &str) -> Option<Looks> {
         [calls, rehearsals] => {
             Some(Looks { calls: number(calls)?, rehearsals: number(rehearsals)?, ..Looks::default() })
         }
+        [calls, rehearsals, measured] => Some(Looks {
+            calls: number(calls)?,
+            rehearsals: number(rehearsals)?,
+            measurements: number(measured)?,
+            ..Looks::default()
+        }),
         _ => None,
     }
 }

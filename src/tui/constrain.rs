@@ -5,16 +5,22 @@
 
 use super::app::{App, Level};
 use super::list::RowRef;
-use crate::config::text::glob;
-use crate::plan::{Constraint, Limit, Target};
+use crate::config::Policy;
+use crate::config::text::{clean, glob};
+use crate::plan::{Constraint, Limit, Target, Wish};
 use crate::session::Command;
+use std::path::Path;
 
 impl App {
     pub(super) fn constrain(&mut self, limit: Limit, reason: String) {
-        let fits = |t: &Target| match limit {
-            Limit::Freeze => matches!(t, Target::Group(_) | Target::Block(_)),
-            Limit::MaxRatio { .. } => matches!(t, Target::Group(_)),
-            Limit::KeepF32 => matches!(t, Target::Layer(_)),
+        let about = limit.clone();
+        let fits = |t: &Target| match &about {
+            Limit::Freeze | Limit::Prefer { wish: Wish::Cut | Wish::Spare } => {
+                matches!(t, Target::Group(_) | Target::Block(_))
+            }
+            Limit::MaxRatio { .. } | Limit::MinRatio { .. } => matches!(t, Target::Group(_)),
+            Limit::KeepF32 | Limit::Prefer { wish: Wish::Precision { .. } } => matches!(t, Target::Layer(_)),
+            Limit::Together { .. } => matches!(t, Target::Group(_) | Target::Layer(_)),
         };
         // Whoever begins with a name means what is called so, not the row under the cursor; a pattern means all that it matches.
         let word = reason.split_whitespace().next().unwrap_or_default();
@@ -33,7 +39,10 @@ impl App {
         let bound = match limit {
             Limit::Freeze => format!("{target}: nothing new here from now on"),
             Limit::MaxRatio { ratio } => format!("{target}: at most {:.0} % of it may go", 100.0 * ratio),
+            Limit::MinRatio { ratio } => format!("{target}: at least {:.0} % of it shall go", 100.0 * ratio),
             Limit::KeepF32 => format!("{target}: stays f32"),
+            Limit::Together { .. } => return self.nothing("several are kept together; hint: `:together layer1.*`"),
+            Limit::Prefer { wish } => format!("{target}: {wish}"),
         };
         if self.sends(Command::Constrain { constraint: Constraint { target, limit, reason } }) {
             self.say(Level::Good, bound);
@@ -52,9 +61,25 @@ impl App {
             return self.nothing(format!("nothing that could be bound so is called `{pattern}`"));
         }
         let count = crate::words::counted(targets.len(), "target");
-        let bind = |target| Constraint { target, limit, reason: reason.to_owned() };
+        let bind = |target| Constraint { target, limit: limit.clone(), reason: reason.to_owned() };
         if self.sends(Command::Bind { constraints: targets.into_iter().map(bind).collect() }) {
             self.say(Level::Good, format!("{count} bound; `:lift {pattern}` lifts that"));
+        }
+    }
+
+    /// Binds what the rules of a file name, in one step.
+    pub(super) fn bind_rules(&mut self, file: &str) {
+        let Some(card) = &self.state.card else { return self.nothing("no session is open") };
+        let bound = Policy::of_file(Path::new(file.trim())).and_then(|rules| rules.bind(card));
+        match bound {
+            Err(why) => self.say(Level::Bad, why),
+            Ok(constraints) if constraints.is_empty() => self.nothing("the file binds nothing"),
+            Ok(constraints) => {
+                let count = crate::words::counted(constraints.len(), "target");
+                if self.sends(Command::Bind { constraints }) {
+                    self.say(Level::Good, format!("{count} bound by `{}`; undo takes that back", clean(file.trim())));
+                }
+            }
         }
     }
 

@@ -4,13 +4,14 @@
 //! Not here: drawing (`draw/inspect`), deciding (`decide`). Invariants: what was measured of a change alone and what is forecast of it are fields of
 //! their own; nothing is interpolated here: a width without a rung has none.
 
-use super::app::App;
+use super::app::{App, Effect};
 use super::decide::unit;
 use super::table::Layer;
 use crate::plan::{Action, Decision, Forecast, Target};
 use crate::profile::{Ladder, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::Precision;
+use crate::session::Command;
 
 /// Widths that are told, the whole one included.
 const MOST_WIDTHS: usize = 9;
@@ -50,6 +51,8 @@ pub struct OfGroup {
     /// Units that stay by the plan that is shown.
     pub kept: usize,
     pub widths: Vec<Width>,
+    /// How much units matter, in parts of the first; empty where that is not known.
+    pub scores: Vec<f32>,
 }
 
 /// A group at one width.
@@ -82,6 +85,16 @@ impl App {
     /// Works out what view 8 shows.
     pub(super) fn inspect(&mut self) {
         self.inspected = self.row_layer().cloned().map(|layer| self.inspected_layer(&layer));
+        let group = self.inspected.as_ref().and_then(|i| i.group.as_ref()).filter(|g| g.protected.is_none());
+        // Asked for once, and again when it was not known yet.
+        if let Some(id) = group.map(|g| g.id.clone())
+            && self.connected
+            && self.asked_units.as_ref() != Some(&id)
+            && self.units.get(&id).is_none_or(Vec::is_empty)
+        {
+            self.asked_units = Some(id.clone());
+            self.effects.push(Effect::Send(Command::Units { group: id }));
+        }
     }
 
     fn inspected_layer(&self, layer: &Layer) -> Inspected {
@@ -177,6 +190,7 @@ impl App {
             reads: of(MemberRole::Consumer),
             kept: here,
             widths: if group.protected.is_some() { Vec::new() } else { widths.collect() },
+            scores: self.units.get(&group.id).cloned().unwrap_or_default(),
             id: group.id.clone(),
         }
     }

@@ -5,6 +5,7 @@
 //! agent wrote is made safe before it reaches a cell, and the terminal is restored on every way out.
 
 mod app;
+mod banner;
 mod command_line;
 mod constrain;
 mod decide;

@@ -79,7 +79,10 @@ pub fn bound(c: &Constraint) -> String {
     match c.limit {
         Limit::Freeze => format!("{} frozen", kind(&c.target)),
         Limit::MaxRatio { ratio } => format!("at most {:.0} %", ratio * 100.0),
+        Limit::MinRatio { ratio } => format!("at least {:.0} %", ratio * 100.0),
         Limit::KeepF32 => "stays f32".to_owned(),
+        Limit::Together { ref set } => format!("together: {}", crate::config::text::clean(set)),
+        Limit::Prefer { wish } => wish.to_string(),
     }
 }
 

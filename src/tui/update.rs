@@ -512,6 +512,7 @@ impl App {
             }
             Line::Factors(rank) => self.set_factors(rank),
             Line::Lift(pattern) => self.lift(&pattern),
+            Line::Rules(file) => self.bind_rules(&file),
             Line::Llm(endpoint) => {
                 let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
                 let named = model.as_deref().unwrap_or("the endpoint's model");

@@ -2,7 +2,7 @@
 
 use crate::fake_llm::{Answer, FakeLlm, Step};
 use crate::wire::{ask, ask_with, quick, text};
-use paring::agent::{Chat, Endpoint, LlmError, Timeouts};
+use paring::agent::{Chat, Endpoint, LlmError, Question, Timeouts};
 use serde_json::json;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -178,10 +178,10 @@ async fn a_stream_without_a_word_says_nothing_about_the_next() {
     let long = Answer::status(400, r#"{"error":{"message":"the prompt is too long"}}"#);
     let fake = FakeLlm::start(&["m"], vec![silent(), long, Answer::says("", "ok"), silent(), silent()]);
     let mut chat = Chat::open(&Endpoint::new(&fake.url, "", Some("m")), quick()).unwrap();
-    let e = chat.ask("r", &[], &[], &mut async |_| {}).await.unwrap_err();
+    let e = chat.ask(Question::of("r", &[]), &mut async |_| {}).await.unwrap_err();
     assert!(e.context_too_long(), "{e}");
-    assert!(chat.ask("r", &[], &[], &mut async |_| {}).await.is_ok());
-    let e = chat.ask("r", &[], &[], &mut async |_| {}).await.unwrap_err();
+    assert!(chat.ask(Question::of("r", &[]), &mut async |_| {}).await.is_ok());
+    let e = chat.ask(Question::of("r", &[]), &mut async |_| {}).await.unwrap_err();
     assert!(matches!(e, LlmError::Empty { .. }) && e.perhaps_too_long(), "{e}");
     let streamed: Vec<bool> = fake.requests.lock().unwrap().iter().map(|r| r["stream"] == json!(true)).collect();
     assert_eq!(streamed, [true, false, true, true, false]);

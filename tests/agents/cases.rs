@@ -18,7 +18,7 @@ use paring::agent::{AgentInput, Endpoint, Listener, Outcome, run};
 use paring::plan::{Author, Decision, DecisionId, Status};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::{Ask, Channel, Event, Feed, Looks, State};
+use paring::session::{Ask, Channel, Event, Feed, Looks, Role, State};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -51,6 +51,13 @@ struct Case {
     #[serde(default)]
     task: Task,
     looks: Option<Looks>,
+    /// What it may take, as `:limits` reads it.
+    limits: Option<String>,
+    /// The engineer's notes.
+    #[serde(default)]
+    notes: Vec<String>,
+    /// The one role that is asked.
+    only: Option<String>,
     /// What `/models` lists; `m` where there is none (a recording that named its model).
     #[serde(default)]
     models: Vec<String>,
@@ -128,6 +135,8 @@ struct Expect {
     /// Calls that reached the session: those that were refused before are none.
     looked: Option<usize>,
     requests: Vec<Sent>,
+    /// Rules that wait for the engineer, in words.
+    suggested: Option<Vec<String>>,
     /// Nowhere in what is handed on.
     never: Vec<String>,
 }
@@ -165,7 +174,7 @@ impl Case {
         let decisions = e.by_agents.is_some() || e.by_planner.is_some();
         let lists = [&e.notices, &e.no_notice, &e.said, &e.reasoning, &e.never];
         let requests = e.requests.iter().any(|r| !r.has.is_empty() || !r.lacks.is_empty());
-        let more = e.stood_in.is_some() || e.asked.is_some() || e.looked.is_some() || requests;
+        let more = e.suggested.is_some() || e.stood_in.is_some() || e.asked.is_some() || e.looked.is_some() || requests;
         if self.about.trim().is_empty() {
             Some("`about` says nothing")
         } else if !decisions {
@@ -341,7 +350,13 @@ async fn played(case: &Case, state: Arc<State>) -> Result<Ran, String> {
     };
     let stand_in = Arc::new(|| Ok((planner(), "I solved the budget.".to_owned())));
     let input = AgentInput::new(task, state.clone(), stand_in);
-    let input = AgentInput { looks: case.looks.unwrap_or(input.looks), ..input };
+    let limits = case.limits.as_deref().unwrap_or("off").parse()?;
+    let only = case.only.as_deref().map(Role::called).transpose()?;
+    let state = match case.notes.is_empty() {
+        true => state,
+        false => Arc::new(State { notes: case.notes.iter().map(|n| (1, n.clone())).collect(), ..(*state).clone() }),
+    };
+    let input = AgentInput { looks: case.looks.unwrap_or(input.looks), limits, only, state: state.clone(), ..input };
     let mut heard = Heard { state, feeds: Vec::new(), events: Vec::new(), looked: 0 };
     let cancel = CancellationToken::new();
     let endpoint = Some(Endpoint::new(&fake.url, KEY, None));
@@ -447,6 +462,14 @@ impl Ran {
                 out.push(format!("stood_in: for {} wanted, for {} there", roles.join(", "), stood_in.join(", ")));
             }
             Some(StoodIn::AtAll(_) | StoodIn::For(_)) | None => {}
+        }
+        let offered = self.heard.events.iter().filter_map(|e| match e {
+            Event::Suggested { suggestion } => Some(suggestion.words.clone()),
+            _ => None,
+        });
+        let offered: Vec<String> = offered.collect();
+        if let Some(wanted) = e.suggested.as_ref().filter(|w| **w != offered) {
+            out.push(format!("suggested: wanted {}; there: {}", wanted.join(", "), offered.join(", ")));
         }
         let notices = self.notices();
         out.extend(lacking("notices", &e.notices, &notices));

@@ -8,7 +8,7 @@ use paring::agent::{AgentInput, Endpoint, Listener, Outcome, Timeouts, run};
 use paring::plan::{Author, Decision, DecisionId};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
-use paring::session::{Ask, Channel, Event, Feed, Utterance};
+use paring::session::{Ask, Channel, Event, Feed, Spent, Utterance};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +98,11 @@ async fn propose(fake: &FakeLlm) -> Ran {
     run_task(Ask::Propose, Some(endpoint), quick(), &CancellationToken::new()).await
 }
 
+/// Without what it took, which is another each time.
+fn counts(outcome: Outcome) -> Outcome {
+    Outcome { spent: Spent::default(), ..outcome }
+}
+
 #[tokio::test]
 async fn a_good_run_ends_in_two_validated_proposals() {
     let fake = FakeLlm::start(
@@ -109,7 +114,7 @@ async fn a_good_run_ends_in_two_validated_proposals() {
         ],
     );
     let ran = propose(&fake).await;
-    assert_eq!(ran.outcome, Outcome { by_agents: 21, ..Outcome::default() }, "{}", ran.notices());
+    assert_eq!(counts(ran.outcome), Outcome { by_agents: 21, ..Outcome::default() }, "{}", ran.notices());
     let proposed = ran.proposed();
     assert_eq!(proposed.iter().map(|(r, d)| (*r, d.len())).collect::<Vec<_>>(), [("pruning", 1), ("quantization", 20)]);
     let first = &proposed[0].1[0];
@@ -137,7 +142,7 @@ async fn a_broken_proposal_is_repaired_once_with_the_errors() {
         vec![Answer::says("", "a"), Answer::says("", BROKEN), Answer::says("", PRUNE), Answer::says("", QUANT)],
     );
     let ran = propose(&fake).await;
-    assert_eq!(ran.outcome, Outcome { by_agents: 21, ..Outcome::default() });
+    assert_eq!(counts(ran.outcome), Outcome { by_agents: 21, ..Outcome::default() });
     let question = fake.question(2);
     assert!(question.contains("decision 1:") && question.contains("2 is out of range"), "{question}");
     assert!(ran.notices().contains("1 error, asking once for a correction"), "{}", ran.notices());
@@ -153,7 +158,10 @@ async fn broken_twice_the_planner_stands_in_for_that_role_only_and_says_so() {
         vec![Answer::says("", "a"), Answer::says("", BROKEN), Answer::says("", "I cannot."), Answer::says("", QUANT)],
     );
     let ran = propose(&fake).await;
-    assert_eq!(ran.outcome, Outcome { by_agents: 20, by_planner: 1, stood_in: 1, cancelled: false });
+    assert_eq!(
+        counts(ran.outcome),
+        Outcome { by_agents: 20, by_planner: 1, stood_in: 1, cancelled: false, ..Outcome::default() }
+    );
     assert!(ran.notices().contains("planner: the built-in planner stands in for pruning"), "{}", ran.notices());
     let proposed = ran.proposed();
     assert_eq!(proposed[0].0, "planner");
@@ -178,7 +186,7 @@ async fn of_a_half_good_proposal_the_good_half_stands() {
         ],
     );
     let ran = propose(&fake).await;
-    assert_eq!(ran.outcome, Outcome { by_agents: 21, ..Outcome::default() });
+    assert_eq!(counts(ran.outcome), Outcome { by_agents: 21, ..Outcome::default() });
     assert!(fake.question(2).contains("1 decision was accepted as it stands"), "{}", fake.question(2));
     assert!(ran.notices().contains("1 entry left out"), "{}", ran.notices());
 }
@@ -199,7 +207,10 @@ async fn a_stream_that_breaks_after_the_whole_proposal_counts_and_before_it_does
     let broken_off = |text: &str| Answer::stream(vec![delta(json!({ "content": text })), Step::Drop]);
     let fake = FakeLlm::start(&["m"], vec![Answer::says("", "a"), broken_off(PRUNE), broken_off(&QUANT[..60])]);
     let ran = propose(&fake).await;
-    assert_eq!(ran.outcome, Outcome { by_agents: 1, by_planner: 1, stood_in: 1, cancelled: false });
+    assert_eq!(
+        counts(ran.outcome),
+        Outcome { by_agents: 1, by_planner: 1, stood_in: 1, cancelled: false, ..Outcome::default() }
+    );
     assert!(ran.notices().contains("broke off"), "{}", ran.notices());
     assert!(ran.said().iter().filter(|u| u.interrupted).count() == 2);
 }
@@ -212,7 +223,12 @@ async fn a_dead_endpoint_is_asked_once_and_the_planner_answers_for_all() {
         (None, "no endpoint is set"),
     ] {
         let ran = run_task(Ask::Propose, endpoint, quick(), &CancellationToken::new()).await;
-        assert_eq!(ran.outcome, Outcome { by_planner: 2, stood_in: 2, ..Outcome::default() }, "{}", ran.notices());
+        assert_eq!(
+            counts(ran.outcome),
+            Outcome { by_planner: 2, stood_in: 2, ..Outcome::default() },
+            "{}",
+            ran.notices()
+        );
         assert!(ran.notices().contains(says), "{}", ran.notices());
         assert!(ran.notices().contains("stands in for pruning and quantization"));
         assert_eq!(ran.proposed().len(), 1);
@@ -273,7 +289,7 @@ async fn cancelling_keeps_what_was_said_and_proposes_nothing() {
     let timeouts = Timeouts { idle: Duration::from_secs(60), ..quick() };
     let run = run_task(Ask::Propose, Some(Endpoint::new(&fake.url, "", None)), timeouts, &cancel);
     let (ran, ()) = tokio::join!(run, stop);
-    assert_eq!(ran.outcome, Outcome { cancelled: true, ..Outcome::default() });
+    assert_eq!(counts(ran.outcome), Outcome { cancelled: true, ..Outcome::default() });
     assert!(ran.proposed().is_empty());
     let said = ran.said();
     assert_eq!((said.len(), said[0].text.as_str(), said[0].interrupted), (1, "half a thought", true));
@@ -285,9 +301,9 @@ async fn evaluation_is_text_only_and_its_failure_costs_nothing() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("", "Accept it.")]);
     let endpoint = || Some(Endpoint::new(&fake.url, "", None));
     let ran = run_task(Ask::Evaluate, endpoint(), quick(), &CancellationToken::new()).await;
-    assert_eq!(ran.outcome, Outcome::default());
+    assert_eq!(counts(ran.outcome), Outcome::default());
     assert_eq!(ran.said()[0].text, "Accept it.");
     let down = run_task(Ask::Evaluate, None, quick(), &CancellationToken::new()).await;
-    assert_eq!(down.outcome, Outcome::default());
+    assert_eq!(counts(down.outcome), Outcome::default());
     assert!(down.proposed().is_empty());
 }

@@ -2,13 +2,13 @@
 
 use crate::fake_llm::{Answer, FakeLlm};
 use crate::wire::quick;
-use paring::agent::{ApiKind, Chat, Endpoint, LlmError, Message};
+use paring::agent::{ApiKind, Chat, Endpoint, LlmError, Message, Question};
 
 async fn ask(url: &str) -> Result<(), LlmError> {
     let mut chat = Chat::open(&Endpoint::new(url, "sk-secret-key", Some("m")), quick())?;
     let messages = [Message::of("user", "a secret question")];
     chat.model(&mut async |_| {}).await?;
-    chat.ask("r", &messages, &[], &mut async |_| {}).await.map(drop)
+    chat.ask(Question::of("r", &messages), &mut async |_| {}).await.map(drop)
 }
 
 fn redirect(status: u16, to: &str) -> Answer {

@@ -4,7 +4,7 @@ use crate::dialogue::Ran;
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, pieces};
 use crate::session;
 use crate::wire::{Heard, ask, ask_with, quick};
-use paring::agent::{AgentInput, Chat, Endpoint, run};
+use paring::agent::{AgentInput, Chat, Endpoint, Question, run};
 use paring::session::{Ask, Feed};
 use serde_json::json;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ async fn secrets_in_an_address_are_sent_and_not_shown() {
     let mut chat = Chat::open(&Endpoint::new(&format!("{with}?api-key=secret-query"), "", None), quick()).unwrap();
     let mut heard = Vec::new();
     let name = chat.model(&mut async |line| heard.push(format!("{line:?}"))).await.unwrap();
-    let reply = chat.ask("r", &[], &[], &mut async |feed| heard.push(format!("{feed:?}"))).await;
+    let reply = chat.ask(Question::of("r", &[]), &mut async |feed| heard.push(format!("{feed:?}"))).await;
     assert!(reply.is_ok() && name == "m", "{reply:?}");
     let heard = heard.concat();
     assert!(
@@ -97,7 +97,12 @@ async fn secrets_in_an_address_are_sent_and_not_shown() {
     }
     assert_eq!(fake.keys.lock().unwrap()[1], "Basic bWU6c2VjcmV0LXBhc3N3b3Jk");
     let gone = Endpoint::new("http://me:secret-password@127.0.0.1:1/v1?key=secret-query", KEY, Some("m"));
-    let e = Chat::open(&gone, quick()).unwrap().ask("r", &[], &[], &mut async |_| {}).await.unwrap_err().to_string();
+    let e = Chat::open(&gone, quick())
+        .unwrap()
+        .ask(Question::of("r", &[]), &mut async |_| {})
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(e.contains("http://…@127.0.0.1:1/v1?key=…") && !e.contains("secret"), "{e}");
     let bad = Chat::open(&Endpoint::new("http://me:secret-password@[/v1", KEY, None), quick());
     assert!(!bad.err().unwrap().to_string().contains("secret"));

@@ -1,7 +1,7 @@
 //! The transport against everything that servers really send.
 
 use crate::fake_llm::{Answer, FakeLlm, Step, delta, finish};
-use paring::agent::{Chat, Cut, Endpoint, LlmError, Message, Reply, Timeouts};
+use paring::agent::{Chat, Cut, Endpoint, LlmError, Message, Question, Reply, Timeouts};
 use paring::session::{Channel, Feed};
 use serde_json::json;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub async fn ask_with(fake: &FakeLlm, timeouts: Timeouts) -> (Result<Reply, LlmE
     let mut heard = Heard::default();
     let messages = [Message::of("system", "S"), Message::of("user", "U")];
     let reply = chat
-        .ask("r", &messages, &[], &mut async |f| match f {
+        .ask(Question::of("r", &messages), &mut async |f| match f {
             Feed::Token { channel: Channel::Reasoning, text, .. } => heard.reasoning.push_str(&text),
             Feed::Token { channel: Channel::Text, text, .. } => heard.text.push_str(&text),
             other => heard.notices.extend(if let Feed::Log { text, .. } = other { Some(text) } else { None }),
@@ -215,7 +215,7 @@ async fn an_answer_in_one_piece_is_as_good() {
 async fn an_unreachable_endpoint_is_named() {
     let gone = FakeLlm::start(&[], vec![]).url.replace("/v1", "");
     let mut chat = Chat::open(&Endpoint::new("http://127.0.0.1:1/v1", "", Some("m")), quick()).unwrap();
-    let e = chat.ask("r", &[], &[], &mut async |_| {}).await.unwrap_err();
+    let e = chat.ask(Question::of("r", &[]), &mut async |_| {}).await.unwrap_err();
     assert!(matches!(e, LlmError::Connect { .. }), "{e:?}");
     assert!(e.to_string().contains("127.0.0.1:1/v1"), "{e} {gone}");
     assert!(matches!(Chat::open(&Endpoint::new("http://x/v1", "a\nb", None), quick()), Err(LlmError::Key)));

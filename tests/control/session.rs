@@ -1,6 +1,7 @@
 //! A whole session's controller: made on calibration text, durable, at work on what is held back, switched, taken up again after a restart,
 //! and written with its model for `serve`.
 
+use paring::config::Policy;
 use paring::control::{self, Asked, Figures};
 use paring::host::client::{Client, Messages};
 use paring::host::compute;
@@ -39,7 +40,8 @@ impl Session {
     async fn open(dir: &Path, spec: OpenSpec) -> Session {
         let place = Place::at(&dir.join("session"));
         let auto = Auto { on_open: false, on_accept: false, rehearse: false };
-        let settings = Settings { auto, llm: Llm::default(), budget: Budget::default(), ledger: None };
+        let settings =
+            Settings { auto, llm: Llm::default(), budget: Budget::default(), rules: Policy::default(), ledger: None };
         let host = Host::start(&place, settings, |card| compute::open(&place, Some(spec), card)).expect("opens");
         let (client, messages) = host.connect("test", false).await.expect("connects");
         let mut s = Session { host, client, messages, state: State::default() };

@@ -210,7 +210,7 @@ fn session_keys() {
     // Whom the host asks, not what this terminal's environment says.
     let mut app = reviewing();
     for (at, by) in [(Some("qwen at http://h:1/v1"), Proposer::Agents), (None, Proposer::Planner)] {
-        app.host(HostMsg::Feed { feed: Feed::Agents { at: at.map(str::to_owned), turns: 1 } });
+        app.host(HostMsg::Feed { feed: Feed::Agents { at: at.map(str::to_owned), turns: 1, limits: String::new() } });
         assert_eq!(sent(press(&mut app, "r")), [Command::Propose { by }]);
     }
     let mut app = fixture::app(fixture::verdict().state, Settings::default(), (120, 40));
@@ -235,7 +235,7 @@ fn a_pattern_binds_and_lifts_all_that_it_matches() {
     let mut app = reviewing();
     let bound = |commands: Vec<Command>| -> Vec<(Target, Limit, String)> {
         let [Command::Bind { constraints }] = &commands[..] else { panic!("{commands:?}") };
-        constraints.iter().map(|c| (c.target.clone(), c.limit, c.reason.clone())).collect()
+        constraints.iter().map(|c| (c.target.clone(), c.limit.clone(), c.reason.clone())).collect()
     };
     let limits = bound(sent(press(&mut app, ":max-ratio 25% blocks.1*.mlp.fc1 late ones are thin<enter>")));
     let names: Vec<&str> = limits.iter().map(|(t, ..)| t.name()).collect();

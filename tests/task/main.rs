@@ -3,6 +3,7 @@
 
 mod regress;
 
+use paring::config::Policy;
 use paring::host::client::{Client, Messages};
 use paring::host::compute::open_subject;
 use paring::host::engine::Llm;
@@ -34,6 +35,7 @@ impl Session {
             auto: Auto { on_open: true, on_accept: false, rehearse: false },
             llm: Llm::default(),
             budget: Budget { macs: Some(0.7), drop: Some(0.02), ..Budget::default() },
+            rules: Policy::default(),
             ledger: None,
         };
         let host =

@@ -5,7 +5,7 @@
 
 use super::{Call, Cut, Dialogue, Effect, Message, Reply, Role, Spent, Stage, Tool, Turn, clean, delta};
 use crate::agent::calls;
-use crate::agent::tools::{self, ASK, Does, TOOLS};
+use crate::agent::tools::{self, ASK, Does, MEASURE, TOOLS};
 use crate::session::{Channel, Feed};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 const ANSWER: usize = 8_000;
 /// Questions to the engineer in one run: they cost attention, of which there is least.
 const QUESTIONS: usize = 2;
+/// Measurements of the role that asks for those, where it is asked for by its name and nothing else was said.
+const MEASUREMENTS: usize = 4;
 /// Characters of a call, and of its answer, in the stream.
 const SHOWN: usize = 160;
 
@@ -46,8 +48,17 @@ impl Dialogue {
             Does::Looks => true,
             Does::Rehearses => self.rehearsed < self.input.looks.rehearsals,
             Does::Asks => self.input.asks && self.questions < QUESTIONS,
+            Does::Measures => turn.role.measures() && self.measured < self.measurements(),
         };
-        TOOLS.iter().chain([&ASK]).filter(has).map(|t| t.name).collect()
+        TOOLS.iter().chain([&ASK, &MEASURE]).filter(has).map(|t| t.name).collect()
+    }
+
+    /// A role that is asked for by its name may do what it is for.
+    fn measurements(&self) -> usize {
+        match self.input.looks.measurements {
+            0 if self.input.only.is_some() => MEASUREMENTS,
+            n => n,
+        }
     }
 
     /// What is said of them beforehand.
@@ -109,6 +120,7 @@ impl Dialogue {
                     turn.looked += 1;
                     self.rehearsed += usize::from(tool.does == Does::Rehearses);
                     self.questions += usize::from(tool.does == Does::Asks);
+                    self.measured += usize::from(tool.does == Does::Measures);
                     self.out.push(Effect::Call { tool: tool.name, asked });
                     self.step = Stage::Looking(turn, left);
                     return;
@@ -137,6 +149,9 @@ impl Dialogue {
                     "no questions are left, or nobody is there to answer; hint: say in your answer what you assumed"
                         .to_owned()
                 }
+                "measure" => {
+                    "no measurements are left, or this role has none; hint: go on with what is known".to_owned()
+                }
                 "propose" => "this role proposes nothing; hint: answer in words".to_owned(),
                 other => format!("no tool `{}`; hint: {}", clean::line(other, 60), offered.join(", ")),
             });
@@ -153,6 +168,7 @@ impl Dialogue {
         seconds: f64,
     ) {
         turn.said.spent = turn.said.spent.and(Spent::only(seconds));
+        self.outcome.spent.seconds += seconds;
         // What was known before took no time of the machine's.
         if answer.as_ref().is_ok_and(|told| told[tools::KNOWN] == true) {
             self.rehearsed = self.rehearsed.saturating_sub(1);

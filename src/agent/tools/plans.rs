@@ -306,7 +306,10 @@ pub fn constraints(state: &State) -> Result<Value, String> {
         let limit = match c.limit {
             Limit::Freeze => json!("nothing new here"),
             Limit::MaxRatio { ratio } => json!({ "remove_at_most": ratio }),
+            Limit::MinRatio { ratio } => json!({ "remove_at_least": ratio }),
             Limit::KeepF32 => json!("keep f32"),
+            Limit::Together { ref set } => json!({ "decide_alike_with": clean::line(set, 80) }),
+            Limit::Prefer { wish } => json!({ "wish": wish.to_string() }),
         };
         json!({ "target": c.target.to_string(), "limit": limit, "reason": clean::line(&c.reason, 160) })
     };

@@ -4,13 +4,13 @@
 //! The reasons are those of ProfilingAgent's iteration agent and of a person who watches: nothing better twice, a plan that was there before,
 //! the limit of turns, a question that nobody answered, a decision of the engineer's meanwhile.
 
-use super::propose::given_up;
+use super::propose::{Speech, given_up};
 use super::{Compute, JobError};
 use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
 use crate::plan::planner::trial_of;
 use crate::plan::{Action, Author, Basis, Budget, Decision, Forecaster, Status, Target, plan_key};
-use crate::session::{Ask, Event, Feed, State, Utterance};
+use crate::session::{Ask, Event, Feed, Spent, State, Utterance};
 use std::sync::Arc;
 
 /// Who speaks of it.
@@ -68,7 +68,7 @@ fn of_the_engineer(state: &State) -> (usize, Vec<u64>, Budget) {
 
 impl Compute {
     /// After the agents' first proposal.
-    pub(super) fn iterate(&self, llm: &Llm, job: &Job) -> Result<(), JobError> {
+    pub(super) fn iterate(&self, llm: &Llm, spent: &mut Spent, job: &Job) -> Result<(), JobError> {
         if !self.desk.rehearses {
             job.say(Feed::warn("nothing is held back to rehearse plans on: the agents propose once"));
             return Ok(());
@@ -120,7 +120,10 @@ impl Compute {
                  the same again if you know of none.\n",
                 turn + 1
             );
-            if self.speak(Ask::Propose, &state, llm, news, job)? {
+            if let Some(what) = llm.limits.reached(spent, 0) {
+                break format!("the limit is reached: {what}");
+            }
+            if self.speak(Speech { news, ..Speech::of(Ask::Propose) }, &state, llm, spent, job)? {
                 break "a question waits for your answer".to_owned();
             }
         };

@@ -36,7 +36,9 @@ use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
-use crate::session::{Artifacts, Built, Evaluation, Opening, Place, Proposer, SessionCard, State, Utterance, private};
+use crate::session::{
+    Artifacts, Built, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, private,
+};
 use crate::train::{self, Heal};
 use shelf::Shelf;
 use std::path::PathBuf;
@@ -381,6 +383,10 @@ impl Work for Compute {
             Proposer::Planner => self.ask_planner(state, job),
             Proposer::Agents => self.ask_agents(state, llm, job),
         }
+    }
+
+    fn ask(&self, state: &State, role: &'static Role, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        self.ask_role(state, role, llm, job)
     }
 
     fn critique(&self, state: &State, round: u32) -> Option<Utterance> {

@@ -6,10 +6,11 @@ use crate::agent::tools::{self, Asked, Does, Tool};
 use crate::agent::{self, AgentInput, Endpoint, Listener, StandIn, Timeouts};
 use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
+use crate::host::jobs;
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
 use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key};
 use crate::session::{
-    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, State, Utterance, differences,
+    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, Spent, State, Utterance, differences,
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -130,21 +131,40 @@ impl Compute {
         if self.shelf.recipe.how.blind || (llm.base_url.is_none() && llm.model.is_none()) {
             return Ok(());
         }
-        self.speak(Ask::Evaluate, state, llm, String::new(), job).map(drop)
+        self.speak(Speech::of(Ask::Evaluate), state, llm, &mut Spent::default(), job).map(drop)
+    }
+
+    /// One role speaks, with what the others said in this round.
+    pub(super) fn ask_role(&self, state: &State, role: &'static Role, llm: &Llm, job: &Job) -> Result<(), JobError> {
+        if self.shelf.recipe.how.blind && role.task == Ask::Evaluate {
+            return Err(JobError::Failed("what it would argue from is not told to agents of this session".to_owned()));
+        }
+        let speech = Speech { only: Some(role), ..Speech::of(role.task) };
+        self.speak(speech, state, llm, &mut Spent::default(), job)?;
+        if role.proposes() { self.beside(job) } else { Ok(()) }
     }
 
     /// Agents propose, as often as they may by themselves; then the planner says what it would do.
     pub(super) fn ask_agents(&self, state: &State, llm: &Llm, job: &Job) -> Result<(), JobError> {
-        let unanswered = self.speak(Ask::Propose, state, llm, String::new(), job)?;
+        let mut spent = Spent::default();
+        let unanswered = self.speak(Speech::of(Ask::Propose), state, llm, &mut spent, job)?;
         if llm.looks.turns > 1 && !unanswered && (llm.base_url.is_some() || llm.model.is_some()) {
-            self.iterate(llm, job)?;
+            self.iterate(llm, &mut spent, job)?;
         }
         self.beside(job)
     }
 
-    /// Runs the pipeline on this thread and passes on what it says; `news` are told the roles besides the facts. Whether they put a question that
+    /// Runs the pipeline on this thread and passes on what it says; what it takes is added to `spent`. Whether they put a question that
     /// nobody answered.
-    pub(super) fn speak(&self, task: Ask, state: &State, llm: &Llm, news: String, job: &Job) -> Result<bool, JobError> {
+    pub(super) fn speak(
+        &self,
+        speech: Speech,
+        state: &State,
+        llm: &Llm,
+        spent: &mut Spent,
+        job: &Job,
+    ) -> Result<bool, JobError> {
+        let Speech { task, news, only } = speech;
         let of = Arc::new(state.clone());
         let state = if self.shelf.recipe.how.blind { Arc::new(agent::blinded(state)) } else { of.clone() };
         let stand_in: StandIn = Arc::new(move || {
@@ -161,7 +181,21 @@ impl Compute {
         let asks = task == Ask::Propose && !self.shelf.recipe.how.blind;
         let (others, planned) = elsewhere(llm);
         let told = AgentInput::new(task, state.clone(), stand_in);
-        let input = AgentInput { prompts, refused, looks: llm.looks, asks, news, others, planned, ..told };
+        let (looks, limits) = (llm.looks, llm.limits);
+        let spent_before = *spent;
+        let input = AgentInput {
+            prompts,
+            refused,
+            looks,
+            limits,
+            spent: spent_before,
+            only,
+            asks,
+            news,
+            others,
+            planned,
+            ..told
+        };
         let endpoint = Endpoint::from_env(llm.base_url.as_deref(), llm.model.as_deref());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(JobError::of)?;
         let cancel = job.token();
@@ -173,7 +207,7 @@ impl Compute {
             unanswered: false,
             failed: None,
         };
-        runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel));
+        *spent = runtime.block_on(agent::run(input, endpoint, Timeouts::default(), &mut to, &cancel)).spent;
         job.cancel().check()?;
         to.failed.map_or(Ok(to.unanswered), Err)
     }
@@ -236,6 +270,22 @@ fn difference(state: &State, theirs: &[(Target, Action)], own: &[(Target, Action
     )
 }
 
+/// What agents are asked for.
+#[derive(Debug)]
+pub(super) struct Speech {
+    pub task: Ask,
+    /// Told the roles besides the facts.
+    pub news: String,
+    /// The one role that is asked, where not all are.
+    pub only: Option<&'static Role>,
+}
+
+impl Speech {
+    pub fn of(task: Ask) -> Speech {
+        Speech { task, news: String::new(), only: None }
+    }
+}
+
 /// Hands on what agents say, until the host does not take it.
 struct ToHost<'a> {
     compute: &'a Compute,
@@ -272,19 +322,65 @@ impl Listener for ToHost<'_> {
         }
     }
 
+    async fn state(&mut self) -> Option<Arc<State>> {
+        let state = self.job.state_async().await.ok()?;
+        Some(if self.compute.shelf.recipe.how.blind { Arc::new(agent::blinded(&state)) } else { state })
+    }
+
     async fn call(&mut self, tool: &'static Tool, asked: Map<String, Value>) -> Result<Value, String> {
         // As it is now, not as it was when they were asked.
         let state = self.job.state_async().await.map_err(|e| e.to_string())?;
         match tool.does {
             Does::Looks => tools::answer(tool, &asked, &state),
-            // It waits for the host, which nothing on a runtime's thread may do.
-            Does::Rehearses => std::thread::scope(|scope| {
-                let done = scope.spawn(|| rehearsed(self.compute, tool, &asked, &state, self.job)).join();
-                done.unwrap_or_else(|_| Err("the rehearsal broke off".to_owned()))
-            }),
+            Does::Rehearses => apart(|| rehearsed(self.compute, tool, &asked, &state, self.job)),
+            Does::Measures => apart(|| measured(self.compute, tool, &asked, &state, self.job)),
             Does::Asks => self.ask(tool, &asked, &state.notes).await,
             Does::Proposes => Err(format!("`{}` is not answered here", tool.name)),
         }
+    }
+}
+
+/// Does what waits for the host, which nothing on a runtime's thread may do.
+fn apart<T: Send>(does: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| scope.spawn(does).join().unwrap_or_else(|_| Err("the work broke off".to_owned())))
+}
+
+/// Something is measured again, as a command of the engineer's would have it.
+fn measured(
+    compute: &Compute,
+    tool: &Tool,
+    asked: &Map<String, Value>,
+    state: &State,
+    job: &Job,
+) -> Result<Value, String> {
+    let asked = Asked::of(tool, asked)?;
+    let whole = |state: &State| state.profile().map(|p| json!({ "p50_ms": p.whole.p50, "p95_ms": p.whole.p95 }));
+    let before = whole(state);
+    let done = match (asked.text("what"), asked.text("name")) {
+        (Some("layer"), None) => return Err("`layer` needs `name`; hint: names are those of `layers`".to_owned()),
+        (Some("layer"), Some(name)) => {
+            if !state.profile().is_some_and(|p| p.rows.iter().any(|r| r.name == name)) {
+                let name = agent::clean::line(name, 80);
+                return Err(format!("`{name}` is no row of the model in force; hint: names are those of `layers`"));
+            }
+            jobs::measure(compute, name.to_owned(), job)
+        }
+        (Some("layers"), _) => jobs::measure_all(compute, job),
+        _ => jobs::sense(compute, job),
+    };
+    done.map_err(|e| e.to_string())?;
+    let state = job.state().map_err(|e| e.to_string())?;
+    match asked.text("name").filter(|_| asked.text("what") == Some("layer")) {
+        Some(name) => {
+            let again = Map::from_iter([("name".to_owned(), json!(name))]);
+            tools::answer(tools::find("profile").ok_or("no tool tells of it")?, &again, &state)
+        }
+        None => Ok(json!({
+            "measured": asked.text("what"),
+            "whole_model_before": before,
+            "whole_model_now": whole(&state),
+            "sensitivities": state.sensitivity.curves.len(),
+        })),
     }
 }
 

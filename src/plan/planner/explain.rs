@@ -4,7 +4,7 @@
 use super::solve::{Candidate, Stop};
 use super::{Goal, PlannerInput};
 use crate::plan::{
-    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Outcome, PlanForecast, Target, same_cut,
+    Action, Basis, Budget, Decision, Estimate, Forecast, Forecaster, Limit, Outcome, PlanForecast, Target, same_cut,
 };
 use crate::profile::SensTarget;
 use crate::prune::GroupKind;
@@ -299,8 +299,16 @@ pub(super) fn rationale(
         Action::Factorise { .. } => text.push_str(" Two thinner products stand for one."),
         Action::Keep => {}
     }
-    if let Some(c) = input.constraints.iter().find(|c| c.target == *target) {
-        text.push_str(&format!(" Held within your limit ({}).", quoted(&c.reason)));
+    for c in input.constraints.iter().filter(|c| c.target == *target) {
+        let why = if c.reason.is_empty() { String::new() } else { format!(" ({})", quoted(&c.reason)) };
+        text.push_str(&match &c.limit {
+            Limit::MinRatio { ratio } => format!(" At least {:.0} % of it shall go, as you asked{why}.", 100.0 * ratio),
+            Limit::Together { set } => format!(" Decided alike with all of {}, as you asked{why}.", quoted(set)),
+            Limit::Prefer { wish } => format!(" Your wish, {wish}, was weighed{why}."),
+            Limit::Freeze | Limit::MaxRatio { .. } | Limit::KeepF32 => {
+                format!(" Held within your limit ({}).", quoted(&c.reason))
+            }
+        });
     }
     text
 }

@@ -4,13 +4,14 @@
 //! target that the human decided; the same input gives the same plan. Harm is what sensitivity measured, the KL of the
 //! output against the original, taken as additive and corrected by what earlier rounds measured.
 
+mod alike;
 mod anchors;
 mod explain;
 mod rivals;
 mod solve;
 
 use super::{
-    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, PlanError, PlanForecast, QualityInput,
+    Action, Author, Budget, Constraint, Decision, DecisionId, Forecaster, Limit, PlanError, PlanForecast, QualityInput,
     Status, Target, check, max_ratio, same_cut,
 };
 use crate::graph::ggml::Block;
@@ -92,7 +93,9 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         needs: goal.needs(&forecaster),
         harm_limit: f64::INFINITY,
     };
-    let first = solve_under(&mut problem, &goal, input.quality.observed.is_empty());
+    let fresh = input.quality.observed.is_empty();
+    let first = solve_under(&mut problem, &goal, fresh);
+    let first = alike::together(first, &mut problem, input, &mut |problem| solve_under(problem, &goal, fresh));
     let farther = goal.open_ended && first.stop == Stop::Floor && problem.floor_for(&goal) > Some(problem.harm_limit);
     let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
     let forecast = forecaster.actions(&solution.actions);
@@ -222,8 +225,10 @@ fn candidates(
         if taken(&target) {
             return;
         }
-        let mut levels = vec![Action::Keep];
-        let mut divergence = vec![0.0];
+        let Ok(least) = check(&Action::Keep, &target, input.groups, input.graph, input.constraints) else { return };
+        let must = least != Action::Keep;
+        let none = if must { forecaster.divergence_of(&target, &least).unwrap_or(0.0) } else { 0.0 };
+        let (mut levels, mut divergence) = (vec![least], vec![none]);
         for a in actions {
             let Ok(a) = check(&a, &target, input.groups, input.graph, input.constraints) else { continue };
             let Some(d) = forecaster.divergence_of(&target, &a) else { continue };
@@ -232,8 +237,9 @@ fn candidates(
                 divergence.push(d);
             }
         }
-        if levels.len() > 1 {
-            out.push(Candidate { target, levels, divergence, block });
+        if levels.len() > 1 || must {
+            let weighed = levels.iter().zip(&divergence).map(|(a, d)| d * wished(input, &target, a)).collect();
+            out.push(Candidate { target, levels, divergence, weighed, must, block });
         }
     };
     for g in input.groups {
@@ -270,6 +276,15 @@ fn candidates(
         }
     }
     out
+}
+
+/// What the harm of `action` counts, by the engineer's wishes.
+fn wished(input: &PlannerInput, target: &Target, action: &Action) -> f64 {
+    let wish = |c: &Constraint| match c.limit {
+        Limit::Prefer { wish } if c.target == *target => Some(wish.weight(action)),
+        _ => None,
+    };
+    input.constraints.iter().filter_map(wish).product()
 }
 
 /// GGML's formats for a layer that make it smaller than it is and than all that do it less harm.
@@ -325,8 +340,8 @@ fn decisions(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::PastRound;
     use crate::plan::testing::{chain, curves, freeze, ladders, profile_of, trial, tried};
-    use crate::plan::{Limit, PastRound};
     use crate::profile::{SensCurve, SensPoint, SensTarget};
 
     struct World {

@@ -7,13 +7,17 @@
 
 use crate::plan::{Action, Cost, Forecaster, Target};
 
-/// A target and its possible actions, weakest first. Level 0 is "leave it alone".
+/// A target and its possible actions, weakest first. Level 0 is "leave it alone", or the least that shall be done.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub target: Target,
     pub levels: Vec<Action>,
     /// Divergence of each level, nats.
     pub divergence: Vec<f64>,
+    /// What that counts, by the engineer's wishes.
+    pub weighed: Vec<f64>,
+    /// Level 0 is an action, too.
+    pub must: bool,
     /// The block it lies in: gone with it.
     pub block: Option<String>,
 }
@@ -190,7 +194,7 @@ impl Problem<'_> {
         let mut out = self.fixed.clone();
         let gone = self.gone(level);
         for (c, &l) in self.candidates.iter().zip(level) {
-            if let Some(action) = c.levels.get(l).filter(|_| l > 0 && !c.inside(&gone)) {
+            if let Some(action) = c.levels.get(l).filter(|_| (l > 0 || c.must) && !c.inside(&gone)) {
                 out.push((c.target.clone(), action.clone()));
             }
         }
@@ -201,7 +205,11 @@ impl Problem<'_> {
         let actions = self.actions(&level);
         let cost = self.forecaster.costs.cost(&actions).ok()?;
         let missing = self.needs.iter().map(|n| self.value(n.kind, &cost) - n.limit).collect();
-        Some(At { divergence: self.forecaster.divergence(&actions), level, missing })
+        // Wishes move what plans are chosen by, not what they are said to do.
+        let wishes: f64 = (self.candidates.iter().zip(&level))
+            .filter_map(|(c, &l)| Some(c.weighed.get(l)? - c.divergence.get(l)?))
+            .sum();
+        Some(At { divergence: self.forecaster.divergence(&actions) + wishes, level, missing })
     }
 
     /// Whether `next` breaks the floor, and more than `at` does.
@@ -273,7 +281,7 @@ impl Problem<'_> {
                 .iter()
                 .enumerate()
                 .filter_map(|(i, c)| {
-                    let (now, next) = (c.divergence.get(at.level[i])?, c.divergence.get(at.level[i] + 1)?);
+                    let (now, next) = (c.weighed.get(at.level[i])?, c.weighed.get(at.level[i] + 1)?);
                     Some((next - now, i))
                 })
                 .collect();
@@ -300,7 +308,7 @@ impl Problem<'_> {
     /// Looks for what diverges less than `best` and meets everything as well, among all plans.
     fn branch(&self, best: &mut At) {
         let strongest = |i: usize| self.candidates[i].levels.len() - 1;
-        let most = |i: &usize| self.candidates[*i].divergence.last().copied().unwrap_or(0.0);
+        let most = |i: &usize| self.candidates[*i].weighed.last().copied().unwrap_or(0.0);
         // What can do most harm is settled first: it leaves the fewest plans to look at.
         let mut order: Vec<usize> = (0..self.candidates.len()).collect();
         order.sort_by(|a, b| most(b).total_cmp(&most(a)).then(a.cmp(b)));
@@ -315,7 +323,7 @@ impl Problem<'_> {
         let Some((&i, rest)) = targets.split_first() else { return };
         let strongest = level[i];
         for l in 0..=strongest {
-            let here = spent + self.candidates[i].divergence[l];
+            let here = spent + self.candidates[i].weighed[l];
             if here >= best.divergence - 1e-9 || *left == 0 {
                 break;
             }
@@ -340,7 +348,7 @@ impl Problem<'_> {
                 .iter()
                 .enumerate()
                 .filter(|(i, _)| !stuck[*i] && at.level[*i] > 0)
-                .filter_map(|(i, c)| Some((c.divergence.get(at.level[i])? - c.divergence.get(at.level[i] - 1)?, i)))
+                .filter_map(|(i, c)| Some((c.weighed.get(at.level[i])? - c.weighed.get(at.level[i] - 1)?, i)))
                 .max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((relief, i)) = best else { return };
             if relief <= 0.0 {

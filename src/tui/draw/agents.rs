@@ -72,7 +72,11 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
                 n if n > 1 => format!("up to {n} turns by themselves, until they have a question"),
                 _ => format!("once; {} has them go on by themselves", app.label(Act::Mode)),
             };
-            format!("Agents will use {}. {key} asks them to propose: {often}.", crate::config::text::clean(at))
+            let limits = match app.asked_limits.as_str() {
+                "" => String::new(),
+                words => format!(" A proposal may take {words}."),
+            };
+            format!("Agents will use {}. {key} asks them to propose: {often}.{limits}", crate::config::text::clean(at))
         }
         None => format!(
             "No endpoint set: the built-in planner will propose and explain itself here; {key} asks it to. `:llm URL MODEL` sets an OpenAI-compatible endpoint."
@@ -88,7 +92,8 @@ fn roles(c: &Canvas<'_>) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
     let spoke = |role: &str| app.turns.iter().rev().take(8).any(|t| t.role == role);
     let names: Vec<(&str, &str)> = match ROLES.iter().any(|r| spoke(r.name)) {
-        true => ROLES.iter().map(|r| (r.name, r.short)).collect(),
+        // The role that asks for measurements is not asked by itself.
+        true => ROLES.iter().filter(|r| !r.measures() || spoke(r.name)).map(|r| (r.name, r.short)).collect(),
         false => BUILT_IN.into_iter().filter(|name| spoke(name)).map(|name| (name, name)).collect(),
     };
     let mut out = Vec::new();

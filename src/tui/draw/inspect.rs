@@ -19,6 +19,8 @@ use ratatui::text::{Line, Span};
 const LABEL: usize = 14;
 const CELL: usize = 9;
 const FORMAT: usize = 13;
+/// Bars of units at most.
+const BARS: usize = 96;
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
@@ -102,6 +104,29 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
 }
 
 /// What goes together, and what every width would do.
+/// Bars of units, the most important first: those that stay by the plan that is shown, then those that go.
+fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
+    let (n, pal) = (g.scores.len(), &app.palette);
+    let bars = n.min(width.saturating_sub(LABEL + 3)).min(BARS);
+    if bars < 2 {
+        return;
+    }
+    let at = |i: usize| g.scores[i * (n - 1) / (bars - 1)];
+    let stays = |i: usize| (i as f64 + 0.5) / bars as f64 * (g.size as f64) < g.kept as f64;
+    let mut spans = vec![span(format!(" {}", left("importance", LABEL)), pal.fg(Role::Dim)), Span::raw(" ")];
+    for i in 0..bars {
+        let role = if stays(i) { Role::Bar } else { Role::Warn };
+        spans.push(span(pal.spark(f64::from(at(i))).to_string(), pal.fg(role)));
+    }
+    out.push(Line::from(spans));
+    let last = (g.kept * n).div_ceil(g.size.max(1)).clamp(1, n) - 1;
+    let text = format!(
+        "of {} by what cuts rank them, the most important first; of the {} that stay the last has {:.2} of the first's",
+        g.unit, g.kept, g.scores[last]
+    );
+    say(app, "", &text, Role::Dim, width, out);
+}
+
 fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
     let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };
@@ -116,6 +141,7 @@ fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     if let Some(why) = &g.protected {
         return say(app, "  not cut", &clean(why), Role::Warn, width, out);
     }
+    importance(app, g, width, out);
     let metric = app.state.metric();
     let all = &g.widths[..g.widths.len().min(width.saturating_sub(LABEL + 2) / CELL)];
     let mut row = |label: &str, role: Role, cell: &dyn Fn(&Width) -> String| {
