@@ -164,7 +164,7 @@ mod tests {
         std::fs::write(dir.path().join("prunning.md"), "x").unwrap();
         std::fs::write(dir.path().join("notes.txt"), "x").unwrap();
         let (p, diagnostics) = Prompts::load(dir.path());
-        let [analysis, pruning, ..] = &ROLES;
+        let [_, analysis, pruning, ..] = &ROLES;
         assert_eq!(p.question(pruning, &[("context", "C")]), "mine C");
         assert_eq!(p.question(analysis, &[]), Prompts::default().question(analysis, &[]));
         assert_eq!(diagnostics.len(), 2, "{diagnostics:?}");

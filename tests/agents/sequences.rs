@@ -4,7 +4,7 @@
 use crate::session;
 use paring::agent::dialogue::{Dialogue, DialogueInput, Effect};
 use paring::agent::{AgentInput, Call, Cut, LlmError, Reply, tools};
-use paring::plan::{Constraint, Decision, DecisionId, Limit, Status};
+use paring::plan::{Constraint, Decision, DecisionId, Limit, Status, Wish};
 use paring::prune::{Action, Target};
 use paring::quant::Precision;
 use paring::session::{Ask, Channel, Event, Feed, Looks, Record, State};
@@ -28,7 +28,7 @@ struct Said {
     fails: Option<LlmError>,
 }
 
-/// A round with an approved cut, and one constraint of each kind.
+/// A round with an approved cut, constraints of each kind, and a note that a rule may be made of.
 fn decided() -> State {
     let mut state = session::state();
     let kept =
@@ -40,7 +40,12 @@ fn decided() -> State {
         bound(Target::Group("layer1.0.conv1".into()), Limit::Freeze),
         bound(Target::Group("layer3.0.conv1".into()), Limit::MaxRatio { ratio: 0.25 }),
         bound(Target::Layer("linear".into()), Limit::KeepF32),
+        bound(Target::Group("layer1.1.conv1".into()), Limit::MinRatio { ratio: 0.25 }),
+        bound(Target::Group("layer2.1.conv1".into()), Limit::Together { set: "late".into() }),
+        bound(Target::Group("layer3.1.conv1".into()), Limit::Together { set: "late".into() }),
+        bound(Target::Group("layer3.1.conv1".into()), Limit::Prefer { wish: Wish::Cut }),
     ];
+    state.notes = vec![(1, "never more than a quarter of the first stage".into())];
     state
 }
 
@@ -50,6 +55,8 @@ fn entry() -> impl Strategy<Value = Value> {
         Just("layer2.0.conv1"),
         Just("layer3.0.conv1"),
         Just("layer3.1"),
+        Just("layer1.1.conv1"),
+        Just("layer2.1.conv1"),
         Just("linear"),
         Just("*"),
         Just("layer1.*"),
@@ -80,6 +87,25 @@ fn entry() -> impl Strategy<Value = Value> {
     })
 }
 
+/// What a model would have bind, sound or not.
+fn rule() -> impl Strategy<Value = Value> {
+    let verb = prop_oneof![
+        Just("veto"),
+        Just("limit"),
+        Just("at_least"),
+        Just("together"),
+        Just("prefer"),
+        Just("approve"),
+        Just("lift")
+    ];
+    let pattern = prop_oneof![Just("*"), Just("layer1.*"), Just("nothing.*"), Just("\u{1b}[2J*")];
+    let ratio = prop_oneof![Just(json!(0.25)), Just(json!(9)), Just(Value::Null)];
+    let wish = prop_oneof![Just(json!("cut")), Just(json!("int8")), Just(json!("run")), Just(Value::Null)];
+    (verb, pattern, ratio, wish).prop_map(|(verb, pattern, ratio, wish)| {
+        json!({ "match": pattern, "do": verb, "ratio": ratio, "wish": wish, "reason": "the engineer said so" })
+    })
+}
+
 fn proposal() -> impl Strategy<Value = String> {
     let expect = prop_oneof![
         Just(json!(-0.5)),
@@ -88,9 +114,12 @@ fn proposal() -> impl Strategy<Value = String> {
         Just(json!("much")),
         Just(Value::Null)
     ];
-    (prop::collection::vec(entry(), 0..6), expect).prop_map(|(list, expect)| {
-        json!({ "decisions": list, "expect": expect, "summary": "approved by the engineer" }).to_string()
-    })
+    (prop::collection::vec(entry(), 0..6), expect, prop::option::of(prop::collection::vec(rule(), 0..12))).prop_map(
+        |(list, expect, rules)| {
+            json!({ "decisions": list, "expect": expect, "constraints": rules, "summary": "approved by the engineer" })
+                .to_string()
+        },
+    )
 }
 
 fn words() -> impl Strategy<Value = String> {
@@ -226,10 +255,14 @@ proptest! {
                     let group = card.groups.iter().find(|g| g.id == *id).expect("a group of this network");
                     prop_assert!(group.protected.is_none() && id != "layer1.0.conv1", "frozen: {d:?}");
                     prop_assert!(group.kept_at(*ratio) > 0, "nothing is left: {d:?}");
+                    prop_assert!(id != "layer1.1.conv1" || *ratio >= 0.25 - 1e-9, "less than shall go: {d:?}");
                     prop_assert!(id != "layer3.0.conv1" || *ratio <= 0.25 + 1e-9, "more than may go: {d:?}");
                 }
                 (Target::Layer(name), Action::Precision { precision }) => {
                     prop_assert!(name != "linear" || *precision == Precision::F32, "must stay f32: {d:?}");
+                }
+                (Target::Group(id), Action::Keep) => {
+                    prop_assert!(id != "layer1.1.conv1", "left alone: {d:?}");
                 }
                 _ => {}
             }
