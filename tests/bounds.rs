@@ -61,10 +61,25 @@ do = "at_least"
 ratio = 0.25
 reason = "it has slack"
 [[rule]]
+match = "layer3.*"
+do = "approve"
+[[rule]]
 match = "layer?.0.conv1"
 kind = "group"
 do = "veto"
 reason = "no"
+"#;
+
+const ALIKE: &str = r#"
+[[rule]]
+match = "layer3.0.conv1"
+kind = "group"
+do = "at_least"
+ratio = 0.5
+[[rule]]
+match = "layer?.0.conv1"
+kind = "group"
+do = "together"
 "#;
 
 const TOGETHER: &str = r#"
@@ -147,6 +162,58 @@ async fn what_shall_go_and_what_is_kept_together_binds_planner_agents_and_the_en
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_must_go_of_one_goes_of_all_that_are_kept_together_and_contradictions_are_refused() {
+    let fake = FakeLlm::thinking(&["usual"], |_| block(json!([])));
+    let mut s = Session::open(&fake, ruled(ALIKE, 0.9)).await;
+    let names = ["layer1.0.conv1", "layer2.0.conv1", "layer3.0.conv1"];
+    s.until("bound", |s| s.state.constraints.len() >= 4).await;
+    s.ask(Command::Propose { by: Proposer::Planner }).await;
+    s.until("asked", |s| s.state.phase == Phase::Reason).await;
+    s.proposed().await;
+    let all: Vec<f64> = names.iter().map(|n| shown(&s, n)).collect();
+    assert!(all.iter().all(|r| *r >= 0.5 && (r - all[0]).abs() < 0.13), "{all:?}");
+    // A row that is taken from another plan takes the others with it, in one step.
+    let actions = vec![(group(names[0]), Action::Prune { ratio: 0.75, kept: vec![] })];
+    s.ask(Command::Take { actions, from: "another".into() }).await;
+    s.until("taken", |s| shown(s, names[0]) == 0.75).await;
+    assert!(names.iter().all(|n| shown(&s, n) == 0.75), "{:?}", s.state.shown_actions());
+    s.ask(Command::Undo).await;
+    s.until("undone", |s| shown(s, names[0]) == all[0]).await;
+    // Neither a freeze, nor a veto, nor a limit below it can be where something shall go.
+    let bind = |limit: Limit| Constraint { target: group(names[2]), limit, reason: "no".into() };
+    let refused = |e: Result<(), paring::host::client::CommandError>| e.expect_err("it contradicts").to_string();
+    let open = s.state.open().iter().find(|d| d.target == group(names[2])).expect("open").id;
+    for words in [
+        refused(s.client.command(Command::Constrain { constraint: bind(Limit::Freeze) }).await),
+        refused(s.client.command(Command::Bind { constraints: vec![bind(Limit::MaxRatio { ratio: 0.25 })] }).await),
+        refused(s.client.command(Command::Veto { ids: vec![open], reason: "no".into() }).await),
+    ] {
+        assert!(words.contains("at least 50 % of") && words.contains(":lift"), "{words}");
+    }
+    let nothing = Command::Constrain { constraint: bind(Limit::MinRatio { ratio: 0.0 }) };
+    assert!(refused(s.client.command(nothing).await).contains("binds nothing"));
+    let other = |limit: Limit| Constraint { target: group(names[1]), limit, reason: "no".into() };
+    let both = vec![other(Limit::MinRatio { ratio: 0.5 }), other(Limit::MaxRatio { ratio: 0.25 })];
+    let words = refused(s.client.command(Command::Bind { constraints: both }).await);
+    assert!(words.contains("at least 50 %"), "held against each other: {words}");
+    // Everything that is frozen at once is one step, what waits there included.
+    s.ask(Command::Lift { targets: names.iter().map(|n| group(n)).collect() }).await;
+    s.until("lifted", |s| {
+        s.state.constraints.iter().all(|c| !names.contains(&c.target.name()) || matches!(c.target, Target::Layer(_)))
+    })
+    .await;
+    let before = s.state.undo.len();
+    let freeze = |n: &str| Constraint { target: group(n), limit: Limit::Freeze, reason: "whole".into() };
+    s.ask(Command::Bind { constraints: names.iter().map(|n| freeze(n)).collect() }).await;
+    s.until("frozen", |s| names.iter().all(|n| s.state.frozen(&group(n)).is_some())).await;
+    assert_eq!(s.state.undo.len(), before + 1);
+    assert!(names.iter().all(|n| shown(&s, n) == 0.0), "{:?}", s.state.shown_actions());
+    s.ask(Command::Undo).await;
+    s.until("undone", |s| shown(s, names[0]) == all[0]).await;
+    s.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn rules_of_a_file_bind_a_session_from_its_beginning_and_a_wish_moves_the_planner() {
     let fake = FakeLlm::thinking(&["usual"], |_| block(json!([])));
     let mut s = Session::open(&fake, ruled(RULES, 0.9)).await;
@@ -155,7 +222,11 @@ async fn rules_of_a_file_bind_a_session_from_its_beginning_and_a_wish_moves_the_
         s.state.constraints_on(&group(name)).map(|c| c.limit.clone()).collect()
     };
     assert_eq!(on(&s, "layer1.0.conv1"), [Limit::Freeze]);
-    assert_eq!(on(&s, "layer3.0.conv1"), [Limit::MinRatio { ratio: 0.25 }], "the first rule has spoken for it");
+    assert_eq!(
+        on(&s, "layer3.0.conv1"),
+        [Limit::MinRatio { ratio: 0.25 }],
+        "an approval excepts it from the veto behind"
+    );
     s.ask(Command::Propose { by: Proposer::Planner }).await;
     s.until("asked", |s| s.state.phase == Phase::Reason).await;
     s.proposed().await;

@@ -9,7 +9,7 @@ use super::delta::{self, Part, ThinkSplitter};
 use super::error::LlmError;
 use super::wire::Wire;
 use crate::mask::Masked;
-use crate::session::{Channel, Feed};
+use crate::session::{Channel, Feed, Spent};
 use serde_json::Value;
 
 /// Why an answer is no whole one.
@@ -41,6 +41,8 @@ impl Cut {
 pub struct Reply {
     /// Completion tokens by the server's count, or else the number of deltas.
     pub tokens: u64,
+    /// That is the server's count.
+    pub counted: bool,
     /// Tokens of the prompt by the server's count; 0 where it does not tell.
     pub asked: u64,
     pub cut: Option<Cut>,
@@ -67,7 +69,9 @@ pub struct Answer<'a, F> {
     text: Masked,
     /// Characters that may still be taken.
     room: usize,
-    /// Pieces that may be taken: a token each, as servers stream, where it matters.
+    /// Characters that might be taken at first.
+    whole: usize,
+    /// Tokens that may be taken.
     most: Option<u64>,
     deltas: u64,
     tokens: Option<u64>,
@@ -78,7 +82,7 @@ pub struct Answer<'a, F> {
 }
 
 impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
-    /// What `role` says, `room` characters and `most` pieces of it at most, goes to `on`.
+    /// What `role` says, `room` characters and about `most` tokens of it at most, goes to `on`.
     pub fn new(wire: &'a Wire, role: &'a str, room: usize, most: Option<u64>, on: &'a mut F) -> Answer<'a, F> {
         let (think, reasoning, text) = (ThinkSplitter::default(), wire.mask.stream(), wire.mask.stream());
         Answer {
@@ -89,6 +93,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             reasoning,
             text,
             room,
+            whole: room,
             most,
             deltas: 0,
             tokens: None,
@@ -127,7 +132,9 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
             if self.room == 0 {
                 self.cut = Some(Cut::Length);
             }
-            if self.most.is_some_and(|most| self.deltas >= most) {
+            // A piece is a token where servers stream them one by one; others send many at once.
+            let taken = self.deltas.max(Spent::about(self.whole - self.room));
+            if self.most.is_some_and(|most| taken >= most) {
                 self.cut = Some(Cut::Limit);
                 return Ok(Took::Enough);
             }
@@ -165,6 +172,7 @@ impl<'a, F: AsyncFnMut(Feed)> Answer<'a, F> {
         self.hand_on(reasoning, Channel::Reasoning).await;
         self.hand_on(text, Channel::Text).await;
         let calls = self.calls.finish(|s| self.wire.mask.text(&clean::text(s)));
-        Reply { tokens: self.tokens.unwrap_or(self.deltas), asked: self.asked, cut: self.cut, calls }
+        let counted = self.tokens.is_some();
+        Reply { tokens: self.tokens.unwrap_or(self.deltas), counted, asked: self.asked, cut: self.cut, calls }
     }
 }

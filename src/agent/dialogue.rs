@@ -177,6 +177,9 @@ pub struct Dialogue {
     questions: usize,
     /// What the roles had measured.
     measured: usize,
+    /// Tokens of the newest question, about, and how many the server counted for one of those.
+    estimated: u64,
+    per_estimate: f64,
     /// What the model has proposed.
     proposed: Vec<(Target, Action)>,
     outcome: Outcome,
@@ -213,6 +216,8 @@ impl Dialogue {
             questions: 0,
             proposed: Vec::new(),
             measured: 0,
+            estimated: 0,
+            per_estimate: 1.0,
             outcome,
             out: Vec::new(),
         }
@@ -366,7 +371,7 @@ impl Dialogue {
 
     fn replied(&mut self, turn: Turn, reply: Reply, seconds: f64) {
         let spent = counted_in(&reply, seconds);
-        self.take(&turn.messages, turn.reasoning.len() + turn.text.len(), spent);
+        self.take(turn.reasoning.len() + turn.text.len(), reply.counted, spent);
         let calls = self.calls_of(&turn, &reply);
         match calls.is_empty() {
             true => self.answered(turn, spent, reply.cut),
@@ -450,9 +455,15 @@ impl Dialogue {
         }
         both.remarks.extend(second.remarks);
         both.errors = second.errors;
-        if both.drafts.is_empty() && !both.errors.is_empty() {
-            self.because = format!("the proposal was still broken after one correction: {}", list(&both.errors));
-            self.say(role.name, &format!("still broken after one correction: {}", list(&both.errors)));
+        if both.drafts.is_empty() {
+            // Nothing of the first answer could stand, and an empty list is what a form leaves to a model that has no proposal.
+            let words = match both.errors.is_empty() {
+                true => "the correction of a broken proposal holds no decision".to_owned(),
+                false => format!("still broken after one correction: {}", list(&both.errors)),
+            };
+            self.say(role.name, &words);
+            let errors = !both.errors.is_empty();
+            self.because = if errors { format!("the proposal was {words}") } else { words };
             return self.ask_planner(vec![role]);
         }
         if !both.errors.is_empty() {
@@ -466,11 +477,13 @@ impl Dialogue {
     fn propose(&mut self, role: &'static Role, checked: Validated) {
         if !checked.rules.is_empty() {
             let by = Author::Agent { role: role.name.into(), model: self.model_of(role).to_owned() };
-            match suggest::read(&checked.rules, by, &self.input.state) {
-                Ok(suggestion) => self.out.push(Effect::Event(Event::Suggested { suggestion })),
-                Err(why) => self.say(role.name, &format!("the rules that it offers are left out: {why}")),
+            let (suggestion, wrong) = suggest::read(&checked.rules, by, &self.input.state);
+            self.out.extend(suggestion.map(|suggestion| Effect::Event(Event::Suggested { suggestion })));
+            if !wrong.is_empty() {
+                self.say(role.name, &format!("rules that it offers are left out: {}", list(&wrong)));
             }
         }
+        let checked = self.together(role, checked);
         if !checked.remarks.is_empty() {
             self.say(role.name, &list(&checked.remarks));
         }
@@ -526,7 +539,7 @@ impl Dialogue {
         // What came of an answer that broke off was paid for; what was never sent was not.
         let answer = turn.reasoning.len() + turn.text.len();
         if answer > 0 {
-            self.take(&turn.messages, answer, Spent::only(seconds));
+            self.take(answer, false, Spent::only(seconds));
         } else {
             self.outcome.spent.seconds += seconds;
         }

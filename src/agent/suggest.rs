@@ -5,7 +5,7 @@
 
 use super::clean;
 use crate::config::{Policy, Rule};
-use crate::plan::Author;
+use crate::plan::{Author, Constraint};
 use crate::session::{State, Suggestion};
 use serde_json::Value;
 
@@ -20,36 +20,51 @@ pub const HINT: &str = "A note that sets a rule for later rounds as well may be 
     [{\"match\": \"layer1.*\", \"do\": \"limit\", \"ratio\": 0.25, \"reason\": \"…\"}]` (`do`: veto, limit, at_least, keep_f32, together, or prefer \
     with `wish` cut, spare or a precision). It binds once the engineer confirms it. Offer none that no note asks for.\n";
 
-/// What `rules` come to in the session's model.
-///
-/// # Errors
-/// In words, with a hint: no note asks for any, a rule that is none, a pattern that matches nothing.
-pub fn read(rules: &[Value], by: Author, state: &State) -> Result<Suggestion, String> {
-    let card = state.card.as_ref().ok_or("no session is open")?;
+/// What `rules` come to in the session's model, if anything, and what is wrong with those that are left out.
+pub fn read(rules: &[Value], by: Author, state: &State) -> (Option<Suggestion>, Vec<String>) {
+    let Some(card) = &state.card else { return (None, vec!["no session is open".to_owned()]) };
     if state.notes.is_empty() {
-        return Err("no note of the engineer's asks for a rule; hint: propose decisions".to_owned());
+        return (None, vec!["no note of the engineer's asks for a rule; hint: propose decisions".to_owned()]);
     }
-    if rules.is_empty() || rules.len() > MOST_RULES {
-        return Err(format!("{} rules are none that can be offered; hint: 1 to {MOST_RULES}", rules.len()));
+    let mut wrong = Vec::new();
+    if rules.len() > MOST_RULES {
+        wrong.push(format!("{} rules are too many; the first {MOST_RULES} are read", rules.len()));
     }
-    let one = |value: &Value| -> Result<Rule, String> {
-        let rule: Rule = serde_json::from_value(value.clone()).map_err(|e| {
-            let why = clean::line(&e.to_string(), 160);
-            format!("a rule does not read: {why}; hint: `match`, `do`, and `ratio` or `wish` where it needs one")
-        })?;
-        let rule = Rule {
-            pattern: clean::line(&rule.pattern, MAX_PATTERN),
-            reason: clean::line(&rule.reason, MAX_REASON),
-            wish: rule.wish.map(|w| clean::line(&w, 40)),
-            ..rule
-        };
-        rule.check().map(|()| rule)
+    let (mut constraints, mut words): (Vec<Constraint>, Vec<String>) = (Vec::new(), Vec::new());
+    for value in rules.iter().take(MOST_RULES) {
+        let bound = one(value).and_then(|rule| {
+            let of = rule.words();
+            let bound = Policy { rules: vec![rule], ..Policy::default() }.bind(card)?;
+            match bound.is_empty() {
+                true => Err(format!("nothing can be bound so: {of}")),
+                false => Ok((bound, of)),
+            }
+        });
+        match bound {
+            Ok((bound, _)) if constraints.len() + bound.len() > MOST => {
+                wrong.push(format!("more than {MOST} targets would be bound; hint: a narrower pattern"));
+            }
+            Ok((bound, of)) => {
+                constraints.extend(bound);
+                words.push(of);
+            }
+            Err(why) => wrong.push(why),
+        }
+    }
+    let words = words.join("; ");
+    ((!constraints.is_empty()).then_some(Suggestion { by, constraints, words }), wrong)
+}
+
+fn one(value: &Value) -> Result<Rule, String> {
+    let rule: Rule = serde_json::from_value(value.clone()).map_err(|e| {
+        let why = clean::line(&e.to_string(), 160);
+        format!("a rule does not read: {why}; hint: `match`, `do`, and `ratio` or `wish` where it needs one")
+    })?;
+    let rule = Rule {
+        pattern: clean::line(&rule.pattern, MAX_PATTERN),
+        reason: clean::line(&rule.reason, MAX_REASON),
+        wish: rule.wish.map(|w| clean::line(&w, 40)),
+        ..rule
     };
-    let rules = rules.iter().map(one).collect::<Result<Vec<Rule>, String>>()?;
-    let words: Vec<String> = rules.iter().map(Rule::words).collect();
-    let constraints = Policy { rules, ..Policy::default() }.bind(card)?;
-    if constraints.is_empty() || constraints.len() > MOST {
-        return Err(format!("they would bind {} targets; hint: 1 to {MOST}", constraints.len()));
-    }
-    Ok(Suggestion { by, constraints, words: words.join("; ") })
+    rule.check().map(|()| rule)
 }

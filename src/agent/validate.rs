@@ -124,7 +124,7 @@ fn whole(found: &mut [(Draft, Match, usize)], out: &mut Validated, role: &Role, 
             of.iter().find(|d| !plan::same_cut(&plan::bare(d.action.clone()), &plan::bare(first.action.clone()), 0.05))
         {
             out.errors.push(format!(
-                "`{}` and `{}` are kept together ({}) and must be decided alike; give all of them the same",
+                "`{}` and `{}` are kept together ({}) and must be decided alike; give all of them the same, whatever else is said to be accepted",
                 clean::line(first.target.name(), 80),
                 clean::line(other.target.name(), 80),
                 clean::line(name, 80)

@@ -194,6 +194,7 @@ acts! {
         View6 "view-control" ["6"] "controller" "controller: levels of a language model, and who chooses one for every token";
         View7 "view-plans" ["7", "="] "plans" "plans: what is shown beside the planner's, a kept plan or an earlier round";
         View8 "view-row" ["8", "D"] "row" "all that is known of this row: its group at every width, its precisions, its place, what was decided";
+        View9 "view-roofline" ["9"] "roofline" "roofline: what each row does a second against FLOP a byte, under the ceilings of this device";
         Follow "follow" ["f"] "follow" "follow the stream, or stop following";
         Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
         Command "command" [":"] "command" "command line";

@@ -10,7 +10,8 @@
 //! wish = "int8"                  # of prefer: cut, spare or a precision
 //! reason = "first stage is thin"
 //! ```
-//! All but approvals become constraints before anything is proposed; the first rule that matches a proposal decides it.
+//! All but approvals become constraints before anything is proposed. Of several rules of one kind the first that matches counts; `approve` excepts
+//! what it matches from every rule behind it.
 
 use crate::config::text::{clean, glob};
 use crate::plan::{Constraint, Decision, Limit, Target, TargetKind, Wish};
@@ -141,9 +142,8 @@ impl Policy {
             let mut any = false;
             for target in targets.iter().filter(|t| rule.matches(t)) {
                 any = true;
-                // An earlier rule has spoken for it: of the same, or of all.
-                let whole = |v: Verb| matches!(v, Verb::Veto | Verb::Approve);
-                let spoke = |r: &Rule| r.verb == rule.verb || whole(r.verb) || whole(rule.verb);
+                // An earlier rule has spoken for it: of its own kind, or one that excepts it from all that come.
+                let spoke = |r: &Rule| r.verb == rule.verb || r.verb == Verb::Approve;
                 if self.rules[..at].iter().any(|r| spoke(r) && r.matches(target)) {
                     continue;
                 }
@@ -159,10 +159,12 @@ impl Policy {
 
     /// Whether a proposal is approved; the reason when it is not.
     pub fn answer(&self, decision: &Decision) -> Result<(), String> {
-        match self.rules.iter().find(|r| r.matches(&decision.target)) {
+        let mut here = self.rules.iter().filter(|r| r.matches(&decision.target)).peekable();
+        let named = here.peek().is_some();
+        match here.find(|r| matches!(r.verb, Verb::Approve | Verb::Veto)) {
             Some(r) if r.verb == Verb::Veto => Err(r.reason.clone()),
             Some(_) => Ok(()),
-            None if self.default == Fallback::Veto => Err("no rule approves it".to_owned()),
+            None if !named && self.default == Fallback::Veto => Err("no rule approves it".to_owned()),
             None => Ok(()),
         }
     }

@@ -313,6 +313,9 @@ fn veto(state: &State, ids: &[DecisionId], reason: &str) -> Result<Effect, Strin
         Status::Vetoed => false,
     };
     let ids = pick(state, ids, "vetoed", fit)?;
+    for id in &ids {
+        bounds::refusable(state, &find(state, *id)?.target)?;
+    }
     Ok(Effect::events([Event::Vetoed { ids, reason: bounded(reason)? }]))
 }
 

@@ -103,8 +103,8 @@ pub fn unmet(plan: &[(Target, Action)], graph: &Graph, groups: &[Group], constra
         };
         if has < least - 1e-9 {
             out.push(format!(
-                "{} loses {:.0} %, and at least {:.0} % of it shall go; hint: cut it there, ask for a plan, or `:lift {}`",
-                c.target,
+                "{} loses {:.0} %, and at least {:.0} % shall go; hint: cut it, ask for a plan, or `:lift {}`",
+                c.target.name(),
                 100.0 * has,
                 100.0 * ratio,
                 c.target.name()
@@ -117,12 +117,45 @@ pub fn unmet(plan: &[(Target, Action)], graph: &Graph, groups: &[Group], constra
         let one = (*first, decided(plan, first));
         if let Some(other) = here.iter().find(|t| !alike(one, (t, decided(plan, t)), groups)) {
             out.push(format!(
-                "{first} and {other} are kept together ({name}) and decided unlike; hint: decide one of them, the others follow, or `:lift {}`",
+                "decide {} anew: it is kept together with {} ({name}) and unlike it; hint: the others follow it, or `:lift {}`",
+                first.name(),
+                other.name(),
                 first.name()
             ));
         }
     }
     out
+}
+
+/// `action` as all of `targets` may have it: no less than shall go of any of them, and no more than may.
+pub fn common(
+    action: &Action,
+    targets: &[&Target],
+    graph: &Graph,
+    groups: &[Group],
+    constraints: &[Constraint],
+) -> Action {
+    let layers = || targets.iter().filter(|t| matches!(t, Target::Layer(_)));
+    let ratio = match action {
+        Action::Precision { precision } if *precision != Precision::F32 => {
+            let held = layers().any(|t| super::keeps_f32(t.name(), groups, graph, constraints).is_some());
+            return if held { Action::Keep } else { action.clone() };
+        }
+        Action::Keep => 0.0,
+        Action::Prune { ratio, .. } => *ratio,
+        other => return other.clone(),
+    };
+    let of = |t: &&Target| groups.iter().find(|g| matches!(t, Target::Group(id) if *id == g.id));
+    let here: Vec<&Group> = targets.iter().filter_map(of).collect();
+    if here.is_empty() {
+        return action.clone();
+    }
+    let least = here.iter().map(|g| super::least_ratio(g, constraints)).fold(0.0, f64::max);
+    let most = here.iter().map(|g| super::max_ratio(g, constraints)).fold(1.0, f64::min);
+    match ratio.max(least).min(most) {
+        ratio if ratio > 0.0 => Action::Prune { ratio, kept: Vec::new() },
+        _ => Action::Keep,
+    }
 }
 
 /// What else follows of `decided` (newest decisions of a plan) for what is kept together: of what was decided for a set the mildest counts
@@ -150,6 +183,7 @@ pub fn follows(
         let Some(chosen) = (if new.is_empty() { None } else { mildest(&standing).or_else(|| mildest(&new)) }) else {
             continue;
         };
+        let chosen = (chosen.0, common(&chosen.1, &targets, graph, groups, constraints));
         for target in &targets {
             let has = new.iter().find(|(t, _)| t == *target).map(|(_, a)| a);
             let stands = standing.iter().any(|(t, _)| t == *target);
@@ -191,6 +225,26 @@ mod tests {
         assert!(then.contains(&(b, cut(0.75))), "{then:?}");
         assert_eq!(follows(&[], &[], &graph, &groups, &c), []);
         assert_eq!(follows(&new, &[], &graph, &groups, &tie("one", &names[..1])), [], "one alone is tied to nothing");
+    }
+
+    /// What one of a set shall lose at least, all lose, and no more than the most that one of them may.
+    #[test]
+    fn a_set_goes_as_far_as_each_of_it_must_and_may() {
+        let (graph, groups) = chain(&[16, 16, 16], 8);
+        let names: Vec<&str> = groups.iter().map(|g| g.id.as_str()).collect();
+        let bind = |at: usize, limit| Constraint { target: group(names[at]), limit, reason: String::new() };
+        let mut c = tie("all", &names);
+        c.push(bind(0, Limit::MinRatio { ratio: 0.5 }));
+        let then = follows(&[(group(names[1]), cut(0.25))], &[], &graph, &groups, &c);
+        assert!(then.len() == 3 && then.iter().all(|(_, a)| *a == cut(0.5)), "{then:?}");
+        c.push(bind(2, Limit::MaxRatio { ratio: 0.75 }));
+        let all: Vec<(Target, Action)> = names.iter().map(|n| (group(n), cut(0.875))).collect();
+        let then = follows(&all, &[], &graph, &groups, &c);
+        assert!(then.len() == 3 && then.iter().all(|(_, a)| *a == cut(0.75)), "{then:?}");
+        let targets: Vec<Target> = names.iter().map(|n| group(n)).collect();
+        let targets: Vec<&Target> = targets.iter().collect();
+        assert_eq!(common(&cut(0.875), &targets, &graph, &groups, &c), cut(0.75));
+        assert_eq!(common(&Action::Keep, &targets, &graph, &groups, &c), cut(0.5));
     }
 
     #[test]

@@ -138,6 +138,9 @@ pub fn same_cut(a: &Action, b: &Action, apart: f64) -> bool {
     }
 }
 
+/// Said of what an author takes back by leaving it out of a new plan.
+pub const GIVEN_UP: &str = "An earlier proposal had it; this plan does without.";
+
 /// A veto or a limit that the human set; binds every later proposal, in code.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Constraint {

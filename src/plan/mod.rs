@@ -23,7 +23,7 @@ mod verdict;
 
 pub use bisect::{Bisect, Found, Step};
 pub use bits::{Chosen, Weight, allocate};
-pub use bounds::{follows, strength, tied, ties, unmet};
+pub use bounds::{common, follows, strength, tied, ties, unmet};
 pub use budget::*;
 pub use check::{PlanError, check, keeps_f32, least_ratio, max_ratio, refusal};
 pub use cost::{Cost, Costs, RowForecast, Slower};

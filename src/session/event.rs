@@ -284,6 +284,9 @@ pub enum Event {
     /// Several at once: one act of the engineer's, which one undo takes back.
     ConstraintsSet {
         constraints: Vec<Constraint>,
+        /// What waited there and is refused with them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        vetoed: Vec<DecisionId>,
     },
     ConstraintsLifted {
         targets: Vec<Target>,

@@ -96,10 +96,11 @@ impl State {
                     point.decisions.push((new.id, None));
                 }
             }
-            Event::ConstraintSet { .. }
-            | Event::ConstraintLifted { .. }
-            | Event::ConstraintsSet { .. }
-            | Event::ConstraintsLifted { .. } => {
+            Event::ConstraintsSet { vetoed, .. } => {
+                point.decisions = touched(vetoed);
+                point.constraints = Some(self.constraints.clone());
+            }
+            Event::ConstraintSet { .. } | Event::ConstraintLifted { .. } | Event::ConstraintsLifted { .. } => {
                 point.constraints = Some(self.constraints.clone());
             }
             Event::BudgetSet { .. } => point.budget = Some(self.budget),
@@ -215,10 +216,18 @@ impl State {
             Event::Reopened { ids } => self.reopened(ids),
             Event::ConstraintSet { constraint } => self.constrain(constraint.clone()),
             Event::ConstraintLifted { target } => self.constraints.retain(|c| &c.target != target),
-            Event::ConstraintsSet { constraints } => constraints.iter().for_each(|c| self.constrain(c.clone())),
+            Event::ConstraintsSet { constraints, vetoed } => {
+                self.each(vetoed, |d, _| {
+                    d.status = Status::Vetoed;
+                    let why = constraints.iter().find(|c| c.target == d.target);
+                    d.veto_reason = Some(why.map(|c| c.reason.clone()).unwrap_or_default());
+                });
+                constraints.iter().for_each(|c| self.constrain(c.clone()));
+            }
             Event::ConstraintsLifted { targets } => self.constraints.retain(|c| !targets.contains(&c.target)),
             Event::Suggested { suggestion } => {
-                self.suggested.retain(|s| s != suggestion);
+                // A newer offer of the same author stands for its older one.
+                self.suggested.retain(|s| s.by != suggestion.by);
                 self.suggested.push(suggestion.clone());
                 trim(&mut self.suggested, State::SUGGESTIONS);
             }

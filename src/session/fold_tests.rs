@@ -94,6 +94,7 @@ fn review_acts_undo_and_redo_exactly() {
             constraints: ["a", "c"]
                 .map(|of| Constraint { target: group(of), limit: Limit::Freeze, reason: "both".to_owned() })
                 .to_vec(),
+            vetoed: Vec::new(),
         },
         Event::ConstraintsLifted { targets: vec![group("a"), group("c")] },
         Event::Proposed { decisions: vec![decision(3, "b", Author::Human), decision(4, "z", Author::Human)] },

@@ -110,8 +110,12 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             };
             format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
         }
-        Event::ConstraintsSet { constraints } => {
-            format!("bound {}", counted(constraints.len(), "target"))
+        Event::ConstraintsSet { constraints, vetoed } => {
+            let refused = match vetoed.len() {
+                0 => String::new(),
+                n => format!(", refused {} there", counted(n, "decision")),
+            };
+            format!("bound {}{refused}", counted(constraints.len(), "target"))
                 + &constraints.first().map_or(String::new(), |c| because(&c.reason))
         }
         Event::ConstraintsLifted { targets } => {

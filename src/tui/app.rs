@@ -532,6 +532,11 @@ impl App {
         }
     }
 
+    /// What drawing turned out to need.
+    pub fn wanted(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
     /// Brings derived data up to date; call once after a batch of input and messages, before drawing.
     pub fn settle(&mut self) {
         let l = self.layout();

@@ -13,10 +13,11 @@ pub enum View {
     Control,
     Plans,
     Inspect,
+    Roofline,
 }
 
 impl View {
-    pub const ALL: [View; 8] = [
+    pub const ALL: [View; 9] = [
         View::Review,
         View::Evaluate,
         View::Agents,
@@ -25,6 +26,7 @@ impl View {
         View::Control,
         View::Plans,
         View::Inspect,
+        View::Roofline,
     ];
 }
 

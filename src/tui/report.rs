@@ -328,6 +328,11 @@ impl App {
                     let _ = writeln!(o, "{}", line.to_string().trim_end());
                 }
             }
+            (View::Roofline, _) => {
+                for line in super::draw::roofline::lines(self, 100) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
             (View::Evaluate | View::Report, _) => o = markdown(self),
         }
         o

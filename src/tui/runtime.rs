@@ -161,6 +161,12 @@ impl Loop {
             } else if self.app.dirty {
                 self.paint(screen)?;
             }
+            // What the view needs besides, such as figures that only the host has, is asked for now and not with the next key.
+            for e in self.app.wanted() {
+                if let Some(exit) = self.effect(e, screen, &mut redraw)? {
+                    return Ok(exit);
+                }
+            }
         }
     }
 

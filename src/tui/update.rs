@@ -344,6 +344,7 @@ impl App {
             Act::View6 => self.show(View::Control),
             Act::View7 => self.show(View::Plans),
             Act::View8 => self.show(View::Inspect),
+            Act::View9 => self.show(View::Roofline),
             Act::NextPlan => self.next_plan(),
             Act::TakeRow | Act::TakeBlock | Act::TakeAll => self.take(act),
             Act::Fork => self.open_line("fork "),
@@ -470,7 +471,8 @@ impl App {
         let stream = match self.view {
             View::Review => Some((&mut self.brief, l.agents)),
             View::Agents => Some((&mut self.full, l.body)),
-            View::Evaluate | View::Timeline | View::Report | View::Control | View::Plans | View::Inspect => None,
+            View::Evaluate | View::Timeline | View::Report | View::Control => None,
+            View::Plans | View::Inspect | View::Roofline => None,
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
@@ -687,6 +689,7 @@ impl App {
             | Act::View6
             | Act::View7
             | Act::View8
+            | Act::View9
             | Act::Yank
             | Act::Command
             | Act::Help

@@ -221,7 +221,7 @@ fn run(state: &State, task: Ask, looks: Looks, script: Vec<Said>) -> Ran {
                 match said.fails {
                     Some(error) => DialogueInput::Failed { error, seconds: 0.0 },
                     None => DialogueInput::Replied {
-                        reply: Reply { tokens: 1, asked: 1, cut: said.cut, calls },
+                        reply: Reply { tokens: 1, counted: true, asked: 1, cut: said.cut, calls },
                         seconds: 0.0,
                     },
                 }

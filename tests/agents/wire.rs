@@ -51,7 +51,7 @@ pub fn text(t: &str) -> Step {
 async fn reasoning_and_text_arrive_apart_with_the_servers_count() {
     let fake = FakeLlm::start(&["m"], vec![Answer::says("think hard", "answer é 模型")]);
     let (reply, heard) = ask_with(&fake, quick()).await;
-    assert_eq!(reply, Ok(Reply { tokens: 42, ..Reply::default() }));
+    assert_eq!(reply, Ok(Reply { tokens: 42, counted: true, ..Reply::default() }));
     assert_eq!((heard.reasoning.as_str(), heard.text.as_str()), ("think hard", "answer é 模型"));
     assert_eq!(*fake.keys.lock().unwrap(), ["Bearer sk-secret-key"]);
     let sent = fake.requests.lock().unwrap()[0].clone();
@@ -75,7 +75,7 @@ async fn odd_chunks_do_not_stop_a_stream() {
         Step::Event(json!({"service_tier": "on_demand", "choices": [{"delta": {"content": "c"}}], "usage": {"completion_tokens": 9}}).to_string()),
     ])])
     .await;
-    assert_eq!(reply, Ok(Reply { tokens: 9, ..Reply::default() }));
+    assert_eq!(reply, Ok(Reply { tokens: 9, counted: true, ..Reply::default() }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str()), ("abc", "tr"));
 }
 
@@ -197,7 +197,7 @@ async fn an_answer_in_one_piece_is_as_good() {
     let whole =
         json!({"choices": [{"message": {"content": "all", "reasoning": "r"}}], "usage": {"completion_tokens": 5}});
     let (reply, heard, asked) = ask(vec![Answer::status(200, &whole.to_string())]).await;
-    assert_eq!(reply, Ok(Reply { tokens: 5, ..Reply::default() }));
+    assert_eq!(reply, Ok(Reply { tokens: 5, counted: true, ..Reply::default() }));
     assert_eq!((heard.text.as_str(), heard.reasoning.as_str(), asked), ("all", "r", 1));
     let (reply, _, asked) = ask(vec![Answer::status(200, "<html>a portal</html>")]).await;
     let message = reply.unwrap_err().to_string();

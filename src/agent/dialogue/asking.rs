@@ -4,8 +4,9 @@
 
 use super::{CARRIED, Dialogue, Effect, LlmError, Message, Role, Stage, Turn, clean, context};
 use crate::agent::tools;
+use crate::agent::validate::{Draft, Validated};
 use crate::graph::Graph;
-use crate::plan::{Author, Decision, TargetKind};
+use crate::plan::{self, Action, Author, Decision, Target, TargetKind};
 use crate::prune::Group;
 use crate::session::{Form, ROLES, Spent, State};
 use serde_json::Value;
@@ -24,7 +25,11 @@ impl Dialogue {
         let (messages, form) = (turn.messages.clone(), self.form(&turn));
         // A server holds an answer to a form, or lets it call.
         let tools = if form.is_some() { Vec::new() } else { self.offered(&turn) };
-        let (limits, spent, next) = (&self.input.limits, &self.outcome.spent, length(&messages));
+        let size = length(&messages) + weight(&tools, form.as_ref());
+        // As the server counted before, where it does.
+        let next = (size as f64 * self.per_estimate) as u64;
+        self.estimated = size;
+        let (limits, spent) = (&self.input.limits, &self.outcome.spent);
         if let Some(what) = limits.reached(spent, next) {
             return self.failed(turn, LlmError::Limit { what }, 0.0);
         }
@@ -45,10 +50,35 @@ impl Dialogue {
         Some(tools::form(&proposable(&card.graph, &card.groups, turn.role)))
     }
 
+    /// What is kept together, decided alike: of what the role gave them the mildest counts for all.
+    pub(super) fn together(&self, role: &Role, mut checked: Validated) -> Validated {
+        let state = &self.input.state;
+        let Some(card) = &state.card else { return checked };
+        let drafts: Vec<(Target, Action)> =
+            checked.drafts.iter().map(|d| (d.target.clone(), d.action.clone())).collect();
+        for (target, action) in plan::follows(&drafts, &[], &card.graph, &card.groups, &state.constraints) {
+            if !role.may(target.kind()) {
+                continue;
+            }
+            match checked.drafts.iter_mut().find(|d| d.target == target) {
+                Some(draft) => draft.action = action,
+                None => {
+                    let why = "Kept together with others, as you asked.".to_owned();
+                    checked.drafts.push(Draft { target, action, why });
+                }
+            }
+        }
+        checked
+    }
+
     /// Keeps account of what was taken; what a server does not count is estimated.
-    pub(super) fn take(&mut self, messages: &[Message], answer: usize, spent: Spent) {
-        let asked = if spent.asked > 0 { spent.asked } else { length(messages) };
-        let tokens = if spent.tokens > 0 { spent.tokens } else { Spent::about(answer) };
+    pub(super) fn take(&mut self, answer: usize, counted: bool, spent: Spent) {
+        if spent.asked > 0 && self.estimated > 0 {
+            self.per_estimate = (spent.asked as f64 / self.estimated as f64).clamp(0.25, 4.0);
+        }
+        let about = (self.estimated as f64 * self.per_estimate) as u64;
+        let asked = if spent.asked > 0 { spent.asked } else { about };
+        let tokens = if counted { spent.tokens } else { spent.tokens.max(Spent::about(answer)) };
         self.outcome.spent = self.outcome.spent.and(Spent { tokens, asked, ..spent });
     }
 }
@@ -57,6 +87,14 @@ impl Dialogue {
 fn length(messages: &[Message]) -> u64 {
     let calls = |m: &Message| m.calls.iter().map(|c| c.name.len() + c.arguments.len()).sum::<usize>();
     Spent::about(messages.iter().map(|m| m.content.chars().count() + calls(m)).sum())
+}
+
+/// Tokens of what goes with the messages, about.
+fn weight(tools: &[&'static str], form: Option<&Value>) -> u64 {
+    let of = |name: &&str| {
+        tools::find(name).map_or(0, |t| t.what.len() + serde_json::Value::Object(t.schema()).to_string().len())
+    };
+    Spent::about(tools.iter().map(of).sum::<usize>() + form.map_or(0, |f| f.to_string().len()))
 }
 
 /// Names in a form at most: servers turn them into grammars.

@@ -8,11 +8,27 @@ use crate::host::desk::Desk;
 use crate::plan::{self, Action, Constraint, Decision, DecisionId, Limit, Status, Target, Wish};
 use crate::session::{Event, State};
 
+fn shall_go(target: &Target, least: f64) -> String {
+    format!("at least {:.0} % of {target} shall go", 100.0 * least)
+}
+
+/// Why what shall go of a target at least forbids to refuse all of it, if it does.
+pub(super) fn refusable(state: &State, target: &Target) -> Result<(), String> {
+    let least = state.constraints_on(target).find_map(|c| match c.limit {
+        Limit::MinRatio { ratio } => Some(ratio),
+        _ => None,
+    });
+    match least {
+        Some(least) => Err(format!("{}; hint: edit it, or `:lift {}` first", shall_go(target, least), target.name())),
+        None => Ok(()),
+    }
+}
+
 /// Longest name of a set, characters.
 const SET_NAME: usize = 80;
 
 /// Whether a constraint says something of its target, and nothing against those that are there.
-fn sound(state: &State, c: &Constraint) -> Result<(), String> {
+fn sound(state: &State, there: &[Constraint], c: &Constraint) -> Result<(), String> {
     let fits = match (&c.limit, &c.target) {
         (Limit::Freeze, _) => true,
         // Of a block it is said of the groups in it.
@@ -27,6 +43,9 @@ fn sound(state: &State, c: &Constraint) -> Result<(), String> {
         return Err(format!("that says nothing of {}; hint: ratios are of groups, precisions of layers", c.target));
     }
     match &c.limit {
+        Limit::MinRatio { ratio } if *ratio <= 0.0 => {
+            return Err("at least nothing binds nothing; hint: `:at-least 25%`".to_owned());
+        }
         Limit::MaxRatio { ratio } | Limit::MinRatio { ratio } if !(0.0..=1.0).contains(ratio) => {
             return Err(format!("limit `{ratio}` is out of range; hint: a ratio lies between 0 and 1"));
         }
@@ -35,7 +54,8 @@ fn sound(state: &State, c: &Constraint) -> Result<(), String> {
         }
         _ => {}
     }
-    let other = |f: &dyn Fn(&Limit) -> Option<f64>| state.constraints_on(&c.target).find_map(|o| f(&o.limit));
+    let here = |o: &&Constraint| o.target == c.target;
+    let other = |f: &dyn Fn(&Limit) -> Option<f64>| there.iter().filter(here).find_map(|o| f(&o.limit));
     let against = match c.limit {
         Limit::MinRatio { ratio } => other(&|l| match l {
             Limit::MaxRatio { ratio: most } if *most < ratio => Some(*most),
@@ -43,11 +63,12 @@ fn sound(state: &State, c: &Constraint) -> Result<(), String> {
             _ => None,
         })
         .map(|most| format!("at most {:.0} % of {} may go", 100.0 * most, c.target)),
-        Limit::MaxRatio { ratio } => other(&|l| match l {
-            Limit::MinRatio { ratio: least } if *least > ratio => Some(*least),
+        Limit::MaxRatio { .. } | Limit::Freeze => other(&|l| match (l, &c.limit) {
+            (Limit::MinRatio { ratio: least }, Limit::MaxRatio { ratio }) if least <= ratio => None,
+            (Limit::MinRatio { ratio: least }, _) => Some(*least),
             _ => None,
         })
-        .map(|least| format!("at least {:.0} % of {} shall go", 100.0 * least, c.target)),
+        .map(|least| shall_go(&c.target, least)),
         _ => None,
     };
     if let Some(against) = against {
@@ -64,7 +85,8 @@ fn sound(state: &State, c: &Constraint) -> Result<(), String> {
 pub(super) fn constrain(state: &State, constraint: Constraint) -> Result<Effect, String> {
     known(state, &constraint.target)?;
     let constraint = Constraint { reason: bounded(&constraint.reason)?, ..constraint };
-    sound(state, &constraint)?;
+    let there: Vec<Constraint> = state.constraints_on(&constraint.target).cloned().collect();
+    sound(state, &there, &constraint)?;
     let here = state.planned(&constraint.target);
     let waits: Vec<DecisionId> = here.open.iter().chain(&here.approved).map(|d| d.id).collect();
     if constraint.limit == Limit::Freeze && !waits.is_empty() && reviewable(state).is_ok() {
@@ -74,24 +96,26 @@ pub(super) fn constrain(state: &State, constraint: Constraint) -> Result<Effect,
     Ok(Effect::events([Event::ConstraintSet { constraint }]))
 }
 
-/// All of them at once; what waits where nothing new may come is refused with them, as by one freeze.
+/// All of them at once, and each held against the others; what waits where nothing new may come is refused with them, in the same step.
 pub(super) fn bind(state: &State, constraints: Vec<Constraint>) -> Result<Effect, String> {
-    let (mut ids, mut set, mut reason) = (Vec::new(), Vec::new(), String::new());
+    let mut there = state.constraints.clone();
+    let (mut vetoed, mut set) = (Vec::new(), Vec::new());
     for constraint in constraints {
-        for event in constrain(state, constraint)?.events {
+        sound(state, &there, &constraint)?;
+        there.push(constraint.clone());
+        for event in constrain(state, constraint.clone())?.events {
             match event {
-                Event::Vetoed { ids: waits, reason: why } => {
-                    ids.extend(waits);
-                    reason = why;
+                Event::Vetoed { ids: waits, reason } => {
+                    vetoed.extend(waits);
+                    set.push(Constraint { reason, ..constraint.clone() });
                 }
                 Event::ConstraintSet { constraint } => set.push(constraint),
                 _ => {}
             }
         }
     }
-    let vetoed = (!ids.is_empty()).then_some(Event::Vetoed { ids, reason });
-    let set = (!set.is_empty()).then_some(Event::ConstraintsSet { constraints: set });
-    Ok(Effect::events(vetoed.into_iter().chain(set)))
+    let set = (!set.is_empty()).then_some(Event::ConstraintsSet { constraints: set, vetoed });
+    Ok(Effect::events(set))
 }
 
 pub(super) fn lift(state: &State, targets: Vec<Target>) -> Result<Effect, String> {
@@ -159,7 +183,9 @@ pub(super) fn completed(state: &State, desk: &dyn Desk, mut decisions: Vec<Decis
     let Some(card) = state.card.as_ref().filter(|_| state.constraints.iter().any(asks)) else { return decisions };
     let Some(author) = decisions.first().map(|d| d.author.clone()) else { return decisions };
     // As each may stand by itself, before they are held against each other.
+    // What an author only took back by leaving it out says nothing of the others.
     let planned: Vec<(Target, Action)> = (decisions.iter())
+        .filter(|d| d.rationale != plan::GIVEN_UP)
         .map(|d| (d.target.clone(), desk.resolve(state, &d.target, &d.action).unwrap_or_else(|_| d.action.clone())))
         .collect();
     for (target, action) in plan::follows(&planned, &settled(state), &card.graph, &card.groups, &state.constraints) {
@@ -201,11 +227,11 @@ pub(super) fn completed(state: &State, desk: &dyn Desk, mut decisions: Vec<Decis
 /// What the engineer sets on a target that is kept together with others: on all of them, in one step. `None` where it stands alone.
 pub(super) fn alike(state: &State, desk: &dyn Desk, target: &Target, action: &Action) -> Result<Option<Event>, String> {
     let others = plan::tied(target, &state.constraints);
-    if others.is_empty() {
-        return Ok(None);
-    }
+    let Some(card) = state.card.as_ref().filter(|_| !others.is_empty()) else { return Ok(None) };
+    let all: Vec<&Target> = std::iter::once(target).chain(&others).collect();
+    let action = &plan::common(action, &all, &card.graph, &card.groups, &state.constraints);
     let mut fresh: Vec<Decision> = Vec::new();
-    for (at, target) in std::iter::once(target.clone()).chain(others).enumerate() {
+    for (at, target) in std::iter::once(target.clone()).chain(others.clone()).enumerate() {
         let action = match (desk.resolve(state, &target, &plan::bare(action.clone())), at) {
             (Ok(action), _) => action,
             (Err(words), 0) => return Err(words),

@@ -3,7 +3,7 @@
 use super::outside::few;
 use super::{Effect, own};
 use crate::host::desk::Desk;
-use crate::plan::{Action, Decision, DecisionId, Target, same_cut};
+use crate::plan::{self, Action, Decision, DecisionId, Target, same_cut};
 use crate::session::{Event, KeptPlan, PLAN_NAME, State};
 
 /// The plan that is shown, under a name that shows as it is.
@@ -36,6 +36,16 @@ pub fn take(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, from
     few(actions.len())?;
     let mut fresh: Vec<Decision> = Vec::new();
     let mut why: Option<String> = None;
+    // What is kept together with a row is taken with it.
+    let follow =
+        state.card.as_ref().map(|card| plan::follows(&actions, &[], &card.graph, &card.groups, &state.constraints));
+    let mut actions = actions;
+    for (target, action) in follow.unwrap_or_default() {
+        match actions.iter_mut().find(|(t, _)| *t == target) {
+            Some(slot) => slot.1 = action,
+            None => actions.push((target, action)),
+        }
+    }
     for (target, action) in actions {
         let here = state.planned(&target);
         let shown = here.open.or_else(|| here.runs()).map_or(Action::Keep, |d| d.action.clone());

@@ -8,7 +8,7 @@ use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
 use crate::host::jobs;
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
-use crate::plan::{Action, Author, Basis, Decision, Forecaster, Status, Target, plan_key};
+use crate::plan::{Action, Author, Basis, Decision, Forecaster, GIVEN_UP, Status, Target, plan_key};
 use crate::session::{
     Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, Spent, State, Utterance, differences,
 };
@@ -61,7 +61,7 @@ pub(super) fn given_up(
     let given = state.given();
     let kept_anyway = |d: &Decision| {
         let stands = given.iter().find(|g| g.target == d.target).map_or(Action::Keep, |g| g.action.clone());
-        let rationale = "An earlier proposal had it; this plan does without.".to_owned();
+        let rationale = GIVEN_UP.to_owned();
         (stands != d.action).then(|| Decision { rationale, ..Decision::new(d.target.clone(), stands, author.clone()) })
     };
     let left = |d: &&Decision| may(&d.target) && !d.by_person() && !new.iter().any(|n| n.target == d.target);

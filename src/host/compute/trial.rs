@@ -11,7 +11,7 @@ use crate::exec::Plan;
 use crate::host::desk::Desk;
 use crate::host::engine::Job;
 use crate::plan::planner;
-use crate::plan::{Action, Target, Trial, plan_key};
+use crate::plan::{Action, BudgetLine, Target, Trial, plan_key};
 use crate::recover::RepairOptions;
 use crate::session::{Built, Evaluation, Event, State};
 use crate::words::counted;
@@ -21,6 +21,8 @@ use std::sync::Arc;
 const ANCHOR_WORK: f64 = 3e12;
 /// Fewest images an anchor is repaired on.
 const ANCHOR_IMAGES: usize = 256;
+/// Factors that are this near are one.
+const NEAR: f64 = 1e-3;
 
 impl Compute {
     /// The held-back images with the views on which the original errs as on new ones; found once, and found again after
@@ -133,7 +135,16 @@ impl Compute {
         let proposal = proposal_now(state, &mut |_| {}).map_err(JobError::Failed)?;
         let shown = state.shown_actions();
         let plans = std::iter::once(proposal.actions).chain(proposal.rivals).map(|plan| self.with_units(plan));
-        let plans: Vec<Vec<(Target, Action)>> = plans.filter(|plan| !planner::same_plan(plan, &shown)).collect();
+        // What is farther from the budget than what is shown answers another question.
+        let forecaster = state.forecaster();
+        let short = |plan: &[(Target, Action)]| -> f64 {
+            let Some(f) = &forecaster else { return 0.0 };
+            let beyond = |l: &BudgetLine| (l.forecast.value / l.target - 1.0).max(0.0);
+            f.actions(plan).against(&state.budget).iter().filter(|l| l.is_factor()).map(beyond).sum()
+        };
+        let most = short(&shown) + NEAR;
+        let plans = plans.filter(|plan| !planner::same_plan(plan, &shown) && short(plan) <= most);
+        let plans: Vec<Vec<(Target, Action)>> = plans.collect();
         let new: Vec<_> = plans.iter().filter(|plan| state.trials.of(plan).is_none()).collect();
         if state.trials.of(&shown).is_none() {
             self.rehearse_plan(state, &shown, job)?;

@@ -4,7 +4,7 @@
 
 use super::solve::{Problem, Solution, Stop};
 use super::{Action, PlannerInput, Target, check};
-use crate::plan::{strength, ties};
+use crate::plan::{common, strength, ties};
 
 /// Sets whose actions are tried one by one; of more, all get the mildest.
 const TRIED: usize = 8;
@@ -41,6 +41,9 @@ pub(super) fn together(
         });
         let before = problem.candidates.clone();
         let mut found: Option<(Solution, _)> = None;
+        let mut options: Vec<Action> =
+            (options.iter()).map(|a| common(a, targets, input.graph, input.groups, input.constraints)).collect();
+        options.dedup();
         for option in options {
             problem.candidates.clone_from(&before);
             for c in problem.candidates.iter_mut().filter(|c| targets.contains(&&c.target)) {

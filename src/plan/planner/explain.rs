@@ -156,8 +156,14 @@ pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
 }
 
 pub(super) fn left_alone(input: &PlannerInput, candidates: &[Candidate], actions: &[(Target, Action)], say: Say) {
-    let frozen: Vec<String> =
-        input.constraints.iter().take(4).map(|c| format!("{} ({})", c.target, quoted(&c.reason))).collect();
+    let mut frozen: Vec<String> = Vec::new();
+    for c in input.constraints.iter().filter(|c| !matches!(c.limit, Limit::Prefer { .. })) {
+        let words = format!("{} ({})", c.target, quoted(&c.reason));
+        if !frozen.contains(&words) {
+            frozen.push(words);
+        }
+    }
+    frozen.truncate(4);
     if !frozen.is_empty() {
         say(&format!("As you asked, I hold to your limits on {}. ", frozen.join(", ")));
     }

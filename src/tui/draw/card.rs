@@ -243,11 +243,20 @@ fn choice(c: &Canvas<'_>, s: &Shown, selected: bool, inner: Rect, lines: &mut Ve
     if s.drafting || !frozen {
         spans.push(span(format!("  {}", stands(s)), status));
     }
-    if let Some(b) = bound {
-        let text = format!("  {} {}", pal.glyph("⊘", "!"), standing::bound(b));
-        spans.push(span(text, pal.fg(Role::Warn)));
+    let all: Vec<String> = app.state.constraints_on(&s.target).map(standing::bound).collect();
+    let mut below = None;
+    if !all.is_empty() {
+        let text = format!("  {} {}", pal.glyph("⊘", "!"), all.join(", "));
+        let used: usize = spans.iter().map(Span::width).sum();
+        // What binds is told whole, on a line of its own where it must be.
+        if used + crate::config::text::width(&text) <= inner.width as usize {
+            spans.push(span(text, pal.fg(Role::Warn)));
+        } else {
+            below = Some(Line::from(span(fit(&text, inner.width as usize), pal.fg(Role::Warn))));
+        }
     }
     lines.push(Line::from(spans));
+    lines.extend(below);
     lines.extend(second);
 }
 

@@ -102,7 +102,8 @@ fn next_step(c: &Canvas<'_>) -> String {
             | View::Report
             | View::Control
             | View::Plans
-            | View::Inspect => {
+            | View::Inspect
+            | View::Roofline => {
                 format!("{} shows the evaluation; {answer}", key(Act::View2))
             }
         };
@@ -163,6 +164,7 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
         }
+        (View::Roofline, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Inspect, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Report, _) => vec![Export, Yank, PageUp, PageDown, View1, Command, Help],
     }

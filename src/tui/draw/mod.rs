@@ -18,6 +18,7 @@ mod machine;
 pub mod plans;
 mod plot;
 mod prompt;
+pub(super) mod roofline;
 mod text;
 mod weights;
 
@@ -149,6 +150,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
         View::Control => control::draw(&mut c, l.body),
         View::Plans => plans::draw(&mut c, l.body),
         View::Inspect => inspect::draw(&mut c, l.body),
+        View::Roofline => roofline::draw(&mut c, l.body),
     }
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
@@ -166,6 +168,7 @@ pub fn text_lines(app: &App) -> usize {
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
+        View::Roofline => roofline::lines(app, inside(app.layout().body).width as usize).len(),
         View::Review | View::Agents | View::Plans => 0,
     }
 }
