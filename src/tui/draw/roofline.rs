@@ -11,7 +11,7 @@ use crate::profile::{Bound, Ceilings, Profile};
 use crate::tui::app::App;
 use crate::words::counted;
 use ratatui::layout::Rect;
-use ratatui::text::{Line, Span};
+use ratatui::text::Line;
 
 /// A row's place.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,8 +53,8 @@ pub fn dots(profile: &Profile) -> (Vec<Dot>, usize) {
 }
 
 /// Columns of the list beside the plot, and the least that the plot has.
-const LIST: u16 = 56;
-const LEAST: u16 = 48;
+const LIST: u16 = 62;
+const LEAST: u16 = 52;
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
@@ -72,6 +72,14 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let plot = Rect { width: area.width - beside, height: area.height - below, ..area };
     let inner = c.pane(plot, title, true);
     scatter(c, inner, &found, &profile.ceilings);
+    c.legend(
+        plot,
+        vec![
+            span(format!("{} this row  ", pal.glyph("●", "o")), pal.bold(Role::Accent)),
+            span(format!("{} dearest", pal.glyph("●", "o")), pal.bold(Role::Warn)),
+            span(format!("  {} int8", pal.glyph("◆", "*")), pal.fg(Role::Fg)),
+        ],
+    );
     let rest = match (beside, below) {
         (0, 0) => return,
         (0, _) => Rect { y: area.y + plot.height, height: below, ..area },
@@ -90,7 +98,7 @@ pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
         return vec![Line::from(span(" nothing is profiled yet", pal.fg(Role::Dim)))];
     };
     let (found, rest) = dots(profile);
-    let name = columns.saturating_sub(40).clamp(10, 40);
+    let name = columns.saturating_sub(37).clamp(10, 48);
     let head =
         format!(" {} {}{}{}  bound", left("row", name), right("FLOP/B", 8), right("GFLOP/s", 9), right("of it", 7));
     let mut out = vec![Line::from(span(fit(&head, columns), pal.fg(Role::Dim)))];
@@ -126,6 +134,9 @@ pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
         told(ceilings.int8_gops, "Gop/s"),
         told(ceilings.bandwidth_gbs, "GB/s")
     ));
+    if found.iter().any(|d| d.efficiency > 1.05 && d.bound == Bound::Compute) {
+        say("a row above its flat shows that the ceiling was measured while the machine was busier: measure again when it is quiet".to_owned());
+    }
     say("bytes are weights, inputs and outputs; what a cache holds need not be moved, so that a row may lie above the slope".to_owned());
     if rest > 0 {
         say(format!("{} without multiplications", counted(rest, "more row")));
@@ -164,9 +175,15 @@ impl Scale {
         10f64.powf(self.low + part * (self.high - self.low))
     }
 
-    /// Whole powers of ten on it.
+    /// Whole powers of ten on it; of fewer than three, twice and five times those as well.
     fn ticks(&self) -> Vec<f64> {
-        ((self.low.ceil() as i32)..=(self.high.floor() as i32)).map(|p| 10f64.powi(p)).collect()
+        let powers = (self.low.floor() as i32)..=(self.high.ceil() as i32);
+        let within = |v: &f64| (self.low..=self.high).contains(&v.log10());
+        let whole: Vec<f64> = powers.clone().map(|p| 10f64.powi(p)).filter(within).collect();
+        match whole.len() {
+            0..3 => powers.flat_map(|p| [1.0, 2.0, 5.0].map(|k| k * 10f64.powi(p))).filter(within).collect(),
+            _ => whole,
+        }
     }
 }
 
@@ -193,12 +210,16 @@ fn scatter(c: &mut Canvas<'_>, area: Rect, found: &[Dot], ceilings: &Ceilings) {
         }
     }
     c.put(area, 0, 0, "GFLOP/s", pal.fg(Role::Dim));
+    // Below the plot, in the pane: the axis and its figures.
     let foot = plot.height;
+    for col in 1..plot.width {
+        c.put(area, foot, axis + col, pal.glyph("─", "-"), pal.fg(Role::Faint));
+    }
     for tick in x.ticks() {
-        let Some(col) = x.at(tick) else { continue };
-        c.put(plot, foot, col, pal.glyph("┴", "+"), pal.fg(Role::Faint));
+        let Some(col) = x.at(tick).filter(|col| *col > 0) else { continue };
+        c.put(area, foot, axis + col, pal.glyph("┴", "+"), pal.fg(Role::Faint));
         let label = figure(tick);
-        c.put(plot, foot + 1, col.saturating_sub(width(&label) as u16 / 2), &label, pal.fg(Role::Dim));
+        c.put(area, foot + 1, axis + col.saturating_sub(width(&label) as u16 / 2), &label, pal.fg(Role::Dim));
     }
     c.put(area, foot + 1, 0, "FLOP/B", pal.fg(Role::Dim));
     // The slope, then the flats, each as far as it is the lower one.
@@ -244,20 +265,6 @@ fn scatter(c: &mut Canvas<'_>, area: Rect, found: &[Dot], ceilings: &Ceilings) {
             c.put(plot, r, at, &name, style);
         }
     }
-    let legend: Vec<Span<'static>> = vec![
-        span(format!("{} the row under the cursor  ", pal.glyph("●", "o")), pal.bold(Role::Accent)),
-        span(format!("{} half of the dearest's time or more  ", pal.glyph("●", "o")), pal.bold(Role::Warn)),
-    ];
-    c.line(
-        Rect {
-            y: area.y + area.height - 1,
-            height: 1,
-            x: area.x + axis + 8,
-            width: area.width.saturating_sub(axis + 8),
-        },
-        0,
-        &Line::from(if plot.width > 90 { legend } else { Vec::new() }),
-    );
 }
 
 /// Three digits, or as many as a whole number has.
