@@ -62,6 +62,11 @@ pub enum Cmd {
     },
     /// Let another program look at a session, rehearse and propose, over the Model Context Protocol on standard input and output.
     Mcp(Mcp),
+    /// Say what of this terminal, machine and configuration will work: colours, folders, device, endpoint.
+    Doctor {
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure latency, memory and MACs per layer.
     Profile(Profile),
     /// Evaluate a model on a data set.
@@ -109,6 +114,10 @@ pub enum Cmd {
         #[command(subcommand)]
         what: Demo,
     },
+    /// Print completions for a shell: `paring completions bash > ~/.local/share/bash-completion/completions/paring`.
+    Completions { shell: clap_complete::Shell },
+    /// Write man pages into a folder, such as ~/.local/share/man/man1.
+    Man { dir: PathBuf },
     /// Render a screen of a stored or demo session to a file, for documentation.
     #[command(hide = true)]
     Screenshot {
@@ -540,6 +549,9 @@ pub struct Profile {
     /// What MACs count: conv_linear, attention or norms.
     #[arg(long, value_name = "CONVENTION")]
     pub macs: Option<String>,
+    /// Besides, write the rows one after the other as a trace that Perfetto (ui.perfetto.dev) and Chrome open.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

@@ -17,7 +17,7 @@ use crate::host::{OpenSpec, lifecycle};
 use crate::serve;
 use crate::session::{Opening, Place};
 use anyhow::{Result, bail};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 /// Runs the program: parses the command line, dispatches, and prints an error with its causes on standard error.
 pub fn main() -> Exit {
@@ -78,6 +78,23 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),
+        Cmd::Doctor { json } => {
+            let loaded = config::load(&Sources::of_process(flags(&screen, None, [])));
+            headless::doctor::run(&loaded, json)
+        }
+        Cmd::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "paring", &mut text);
+            out::data(format_args!("{}", String::from_utf8_lossy(&text)))?;
+            Ok(Exit::Done)
+        }
+        Cmd::Man { dir } => {
+            let at =
+                |e: std::io::Error| anyhow::anyhow!("`{}`: {e}; hint: a folder that you can write to", dir.display());
+            std::fs::create_dir_all(&dir).map_err(at)?;
+            clap_mangen::generate_to(Cli::command(), &dir).map_err(at)?;
+            Ok(Exit::Done)
+        }
         Cmd::Profile(mut p) => {
             let settings = computing(&screen, &mut p.on, [("screen.mac_convention", p.macs.clone())])?;
             headless::profile::run(&p, settings.mac_convention, settings.patience)

@@ -10,6 +10,7 @@ pub mod choices;
 pub mod control;
 pub mod convert;
 pub mod demo;
+pub mod doctor;
 mod early;
 pub mod eval;
 pub mod generate;
@@ -27,6 +28,7 @@ pub mod run;
 pub mod selftest;
 pub mod setup;
 pub mod template;
+mod trace;
 
 use crate::exec::Cancel;
 use crate::profile::Bound;

@@ -72,6 +72,11 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
     model.params.unchanged()?;
     out::notes(&profile.notes);
     out::notes(cut_short(&profile, &options).as_slice());
+    if let Some(path) = &args.trace {
+        let text = super::trace::chrome(&model.info.name, &profile).to_string();
+        crate::files::write(path, text)
+            .map_err(|e| Error::msg(format!("trace `{}`: {e}; hint: another file", path.display())))?;
+    }
     if args.json {
         print_json(&json(&profile)?)?;
     } else {

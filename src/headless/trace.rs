@@ -1,0 +1,87 @@
+//! A profile as a trace that Perfetto and Chrome open: one pass of the network, put together of the medians of its rows.
+//!
+//! Not here: measuring. Invariant: it says of itself that it is no recording: rows stand one after the other, as long as they usually take.
+
+use crate::profile::Profile;
+use serde_json::{Value, json};
+
+/// Trace Event Format, in microseconds: a slice a row, a slice a block around them, counters of bytes and of a row's part of its ceiling.
+pub fn chrome(name: &str, profile: &Profile) -> Value {
+    let slice = |tid: u32, name: &str, cat: &str, (from, to): (f64, f64), args: Value| json!({ "ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": from, "dur": to - from, "args": args });
+    let named = |what: &str, tid: u32, name: &str| json!({ "ph": "M", "pid": 1, "tid": tid, "name": what, "args": { "name": name } });
+    let mut events = vec![
+        named("process_name", 0, &format!("{name} on {}", profile.device)),
+        named("thread_name", 1, "blocks"),
+        named("thread_name", 2, "rows"),
+    ];
+    let mut at = 0.0;
+    let mut block: Option<(&str, f64)> = None;
+    for row in &profile.rows {
+        let end = at + 1e3 * profile.ms(row);
+        if block.map(|(b, _)| b) != row.block.as_deref() {
+            if let Some((open, from)) = block.take() {
+                events.push(slice(1, open, "block", (from, at), json!({})));
+            }
+            block = row.block.as_deref().map(|b| (b, at));
+        }
+        let args = json!({
+            "kind": row.kind, "kernel": row.kernel, "precision": row.precision.label(),
+            "p50_ms": row.latency.p50, "p95_ms": row.latency.p95, "share": row.share,
+            "macs": row.macs.conv_linear + row.macs.attention, "params": row.params, "weight_bytes": row.weight_bytes,
+            "activation_bytes": row.activation_bytes, "flop_per_byte": row.intensity, "of_its_ceiling": row.efficiency,
+            "fused": row.fused, "in_doubt": row.doubt.is_some(),
+        });
+        events.push(slice(2, &row.name, "row", (at, end), args));
+        let counter =
+            |name: &str, value: f64| json!({ "ph": "C", "pid": 1, "name": name, "ts": at, "args": { "value": value } });
+        events.push(counter("activation bytes", row.activation_bytes as f64));
+        events.push(counter("part of the ceiling", row.efficiency));
+        at = end;
+    }
+    if let Some((open, from)) = block {
+        events.push(slice(1, open, "block", (from, at), json!({})));
+    }
+    json!({
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "made_by": format!("paring {}", env!("CARGO_PKG_VERSION")),
+            "what": "rows one after the other, each as long as its median scaled to the whole model's: no recording of one run",
+            "device": profile.device, "batch": profile.batch, "threads": profile.threads, "runs": profile.runs,
+            "whole_p50_ms": profile.whole.p50, "peak_activation_bytes": profile.peak_activation_bytes,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::{LatencyStats, LayerRow};
+
+    #[test]
+    fn rows_stand_one_after_the_other_and_blocks_around_them() {
+        let ms = |p50| LatencyStats { n: 9, p50, p95: p50, mean: p50, min: p50, ..LatencyStats::default() };
+        let row = |name: &str, block: Option<&str>, p50: f64| LayerRow {
+            name: name.into(),
+            block: block.map(str::to_owned),
+            latency: ms(p50),
+            ..LayerRow::default()
+        };
+        let rows =
+            vec![row("stem", None, 1.0), row("a", Some("b1"), 2.0), row("b", Some("b1"), 3.0), row("head", None, 1.0)];
+        let profile = Profile { rows, whole: ms(7.0), ..Profile::default() };
+        let trace = chrome("net", &profile);
+        let events = trace["traceEvents"].as_array().expect("events");
+        let of = |cat: &str| events.iter().filter(|e| e["cat"] == cat).collect::<Vec<_>>();
+        let rows = of("row");
+        assert_eq!(rows.len(), 4);
+        let end = |e: &Value| e["ts"].as_f64().expect("from") + e["dur"].as_f64().expect("long");
+        for pair in rows.windows(2) {
+            assert!((end(pair[0]) - pair[1]["ts"].as_f64().expect("from")).abs() < 1e-6);
+        }
+        // As long as the whole model takes: the rows' parts add up to it.
+        assert!((end(rows[3]) - 7e3).abs() < 1.0, "{}", end(rows[3]));
+        let blocks = of("block");
+        assert_eq!((blocks.len(), &blocks[0]["ts"], end(blocks[0])), (1, &rows[1]["ts"], end(rows[2])));
+    }
+}
