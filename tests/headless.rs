@@ -392,3 +392,43 @@ fn values_that_cannot_be_are_wrong_usage() {
     // What is not there is no wrong usage.
     rig.fails(&["eval", "none.safetensors", "--data", "synthetic:eval"], 1);
 }
+
+#[test]
+fn what_a_terminal_and_a_machine_can_do_is_told_and_a_profile_becomes_a_trace() {
+    let rig = Rig::new();
+    let found = rig.json(&["doctor", "--json"], 0);
+    let health = |found: &Value, what: &str| {
+        let all = found.as_array().expect("findings").iter();
+        all.filter(|f| f["what"] == what).map(|f| f["health"].as_str().unwrap_or_default().to_owned()).next()
+    };
+    for what in ["terminal", "colours", "text", "configuration", "sessions", "sockets", "device", "memory", "agents"] {
+        assert!(health(&found, what).is_some(), "{what}: {found}");
+    }
+    assert_eq!(health(&found, "sessions").as_deref(), Some("ok"));
+    // A configuration that is wrong, and a key that is never shown.
+    std::fs::create_dir_all(rig.path("config/paring")).expect("made");
+    std::fs::write(rig.path("config/paring/config.toml"), "[screen]\nthemes = 3\n").expect("written");
+    let mut doctor = rig.command(&["doctor", "--json"]);
+    doctor.env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1").env("OPENAI_API_KEY", "sk-secret");
+    let out = doctor.output().expect("runs");
+    let words = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{words}");
+    let found: Value = serde_json::from_str(&words).expect("json");
+    assert_eq!(health(&found, "configuration").as_deref(), Some("bad"), "{words}");
+    assert_eq!(health(&found, "agents").as_deref(), Some("weak"), "{words}");
+    assert!(!words.contains("sk-secret"));
+    std::fs::remove_file(rig.path("config/paring/config.toml")).expect("removed");
+
+    let (model, trace) = (rig.model.display().to_string(), rig.path("trace.json"));
+    let profile = rig.json(&["profile", &model, "--json", "--trace", &trace.display().to_string()], 0);
+    let trace: Value = serde_json::from_slice(&std::fs::read(trace).expect("a trace")).expect("json");
+    let rows: Vec<&Value> =
+        trace["traceEvents"].as_array().expect("events").iter().filter(|e| e["cat"] == "row").collect();
+    assert_eq!(rows.len(), profile["rows"].as_array().expect("rows").len());
+    let long: f64 = rows.iter().filter_map(|e| e["dur"].as_f64()).sum();
+    let whole = 1e3 * profile["whole"]["p50"].as_f64().expect("ms");
+    assert!((long - whole).abs() <= 0.01 * whole, "{long} of {whole} us");
+    let shell = rig.paring(&["completions", "bash"]);
+    assert!(String::from_utf8_lossy(&shell.stdout).contains("bench-agents"));
+    assert!(rig.paring(&["man", "man"]).status.success() && rig.path("man/paring.1").is_file());
+}

@@ -3,13 +3,52 @@
 use crate::keys::go;
 use crate::{drawn, fixture, press, text};
 use paring::config::{ColorLevel, Settings};
-use paring::tui::App;
+use paring::session::{Command, Feed, HostMsg};
+use paring::tui::{App, Effect};
 
 fn inspecting(size: (u16, u16), settings: Settings, layer: &str) -> App {
     let mut app = fixture::app(fixture::review().state, settings, size);
     go(&mut app, layer);
     press(&mut app, "8");
     app
+}
+
+/// View 9 at every size, in colours and without glyphs; the list tells what the dots show.
+#[test]
+fn the_roofline_at_every_size() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = inspecting(size, Settings::default(), "blocks.8.mlp.fc1");
+        press(&mut app, "9");
+        insta::assert_snapshot!(format!("roofline_{}x{}", size.0, size.1), text(&drawn(&mut app)));
+    }
+    let plain = Settings { ascii: true, colors: ColorLevel::Ansi16, ..Settings::default() };
+    let mut app = inspecting((80, 24), plain, "blocks.8.mlp.fc1");
+    press(&mut app, "9");
+    let seen = text(&drawn(&mut app));
+    assert!(seen.is_ascii() && seen.contains("GFLOP/s") && seen.contains("FLOP/B"), "{seen}");
+    // The row under the cursor is named where it lies.
+    let mut app = inspecting((200, 60), Settings::default(), "blocks.8.mlp.fc1");
+    press(&mut app, "9");
+    let seen = text(&drawn(&mut app));
+    assert!(seen.matches("blocks.8.mlp.fc1").count() >= 2, "{seen}");
+}
+
+/// Bars come with the figures that only the host has: asked for when the view opens, drawn when they are told.
+#[test]
+fn units_are_asked_for_and_drawn_by_importance() {
+    let mut app = inspecting((120, 40), Settings::default(), "blocks.8.mlp.fc1");
+    let asked = app.wanted();
+    let group = asked.iter().find_map(|e| match e {
+        Effect::Send(Command::Units { group }) => Some(group.clone()),
+        _ => None,
+    });
+    let group = group.unwrap_or_else(|| panic!("{asked:?}"));
+    assert!(!text(&drawn(&mut app)).contains("importance "), "nothing is known yet");
+    let scores: Vec<f32> = (0..64).map(|i| 1.0 - i as f32 / 64.0).collect();
+    app.host(HostMsg::Feed { feed: Feed::Units { group, scores } });
+    let seen = text(&drawn(&mut app));
+    assert!(seen.contains("importance") && seen.contains("the most important first"), "{seen}");
+    assert!(app.wanted().is_empty(), "once is enough");
 }
 
 #[test]
