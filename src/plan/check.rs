@@ -136,6 +136,10 @@ pub fn least_ratio(group: &Group, constraints: &[Constraint]) -> f64 {
         _ => None,
     };
     let least = constraints.iter().filter_map(wanted).fold(0.0, f64::max);
+    // Not only for speed: what the steps do not divide would be rounded to less than all of it.
+    if least <= 0.0 {
+        return 0.0;
+    }
     let granule = group.granule.clamp(1, group.size.max(1));
     let units = (group.size as f64 * (1.0 - least) + 1e-9).floor() as usize;
     let keep = (units / granule).max(1) * granule;
@@ -319,6 +323,13 @@ mod tests {
         let frozen = [vec![least], freeze(t.clone())].concat();
         assert_eq!(run(Action::Keep, &frozen), Ok(Action::Keep));
         assert_eq!(least_ratio(&groups[1], &frozen), 0.0);
+        // Steps that do not divide the whole cut nothing by themselves.
+        let mut groups = groups.clone();
+        groups[0].granule = 6;
+        let run = |a: Action, c: &[Constraint]| check(&a, &t, &groups, &graph, c);
+        assert_eq!(run(Action::Keep, &[]), Ok(Action::Keep));
+        assert_eq!(run(cut(0.01), &[]), Ok(Action::Keep));
+        assert_eq!(run(Action::Keep, &[bind(Limit::MinRatio { ratio: 0.1 })]), Ok(cut(0.25)));
     }
 
     #[test]
