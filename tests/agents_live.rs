@@ -8,17 +8,12 @@ mod live;
 #[path = "common/small.rs"]
 mod small;
 
-use fake_llm::{Answer, FakeLlm};
+use fake_llm::{Answer, FakeLlm, role};
 use live::Session;
 use paring::host::OpenSpec;
 use paring::plan::{Author, Budget};
 use paring::session::{Answers, Command, Looks, QUESTION};
 use serde_json::{Value, json};
-
-fn role(request: &Value) -> String {
-    let system = request["messages"][0]["content"].as_str().unwrap_or_default();
-    system.split_whitespace().nth(3).unwrap_or_default().to_owned()
-}
 
 /// The turn of a role that is asked again with what came of its plan, from 1.
 fn turn(request: &Value) -> usize {

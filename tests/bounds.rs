@@ -8,18 +8,13 @@ mod live;
 #[path = "common/small.rs"]
 mod small;
 
-use fake_llm::{Answer, FakeLlm};
+use fake_llm::{Answer, FakeLlm, role};
 use live::Session;
 use paring::config::Policy;
 use paring::host::OpenSpec;
 use paring::plan::{Action, Budget, Constraint, DecisionId, Limit, Target};
 use paring::session::{Command, Limits, Phase, Proposer};
 use serde_json::{Value, json};
-
-fn role(request: &Value) -> String {
-    let system = request["messages"][0]["content"].as_str().unwrap_or_default();
-    system.split_whitespace().nth(3).unwrap_or_default().to_owned()
-}
 
 fn group(name: &str) -> Target {
     Target::Group(name.to_owned())

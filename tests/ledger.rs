@@ -7,7 +7,7 @@ mod fake_llm;
 #[path = "common/redundant.rs"]
 mod redundant;
 
-use fake_llm::{Answer, FakeLlm};
+use fake_llm::{Answer, FakeLlm, role};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,11 +120,6 @@ fn one_block() -> Value {
 }
 
 /// Who is asked.
-fn role(request: &Value) -> String {
-    let system = request["messages"][0]["content"].as_str().unwrap_or_default();
-    system.split_whitespace().nth(3).unwrap_or_default().to_owned()
-}
-
 /// What the tools have answered so far.
 fn answers(request: &Value) -> Vec<Value> {
     let messages = request["messages"].as_array().expect("messages");

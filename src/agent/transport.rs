@@ -237,7 +237,7 @@ impl Chat {
             if begun {
                 return Err(failure.error);
             }
-            if let Some(said) = self.formless(&failure.error).filter(|_| formed) {
+            if formed && let Some(said) = self.formless(&failure.error) {
                 on(notice(role, said)).await;
                 continue;
             }

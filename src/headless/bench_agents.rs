@@ -9,7 +9,7 @@ use super::{Cancelled, Exit, cancel_on_signals, print_json};
 use crate::args::BenchAgents;
 use crate::exec::Cancel;
 use crate::plan::Author;
-use crate::session::{Journal, State};
+use crate::session::{Journal, Prices, Spent, State};
 use crate::task::Estimate;
 use crate::words::counted;
 use anyhow::{Context, Result, bail};
@@ -201,7 +201,8 @@ fn one(c: &Contender, seed: u64, dir: &Path, run: &[String], cancel: &Cancel) ->
         Some(report) => {
             let state = Journal::read(&dir.join("session")).map(|r| State::fold(&r)).unwrap_or_default();
             read(&mut row, &report, &state);
-            let price = c.price.map(|(asked, said)| (row.asked as f64 * asked + row.tokens as f64 * said) / 1e6);
+            let spent = Spent { tokens: row.tokens, asked: row.asked, ..Spent::default() };
+            let price = c.price.map(|(input, output)| Prices { input, output }.of(&spent));
             // What nobody counted has no price.
             row.money = price.filter(|_| row.asked > 0 || row.tokens == 0);
             // What the planner did in its place is no figure of a model's.

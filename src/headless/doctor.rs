@@ -4,7 +4,7 @@
 //! the endpoint's key is never shown; what cannot be known is said to be so.
 
 use super::out::say;
-use super::{Exit, print_json};
+use super::{Exit, print_json, setup};
 use crate::agent::{Chat, Endpoint, Timeouts};
 use crate::config::{ColorLevel, Loaded};
 use crate::exec::device;
@@ -200,9 +200,7 @@ fn computes(wanted: &str) -> Finding {
 }
 
 fn memory() -> Finding {
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let (free, all) = (system.available_memory(), system.total_memory());
+    let (free, all) = setup::memory();
     let health = if free < ROOM { Health::Weak } else { Health::Good };
     found("memory", health, format!("{:.1} of {:.1} GB available", free as f64 / 1e9, all as f64 / 1e9))
 }

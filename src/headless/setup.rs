@@ -199,6 +199,14 @@ pub fn carried(model: &Model, spec: &str) -> Result<Option<Control>> {
     Ok(if is_demo(spec) || !model.graph.is_language_model() { None } else { control::read(model)? })
 }
 
+/// Bytes of memory that are free, and of all: of the container, where one is bounded.
+pub fn memory() -> (u64, u64) {
+    let mut system = System::new();
+    system.refresh_memory_specifics(MemoryRefreshKind::everything());
+    let (free, all) = system.cgroup_limits().map_or((u64::MAX, u64::MAX), |c| (c.free_memory, c.total_memory));
+    (free.min(system.available_memory()), all.min(system.total_memory()))
+}
+
 /// What writes `sequences` texts of up to `context` tokens at the levels `plans`.
 ///
 /// # Errors
@@ -209,9 +217,7 @@ pub fn decoder(plans: &[Plan], options: &DecodeOptions) -> Result<Decoder> {
     let each = Decoder::over(plans, &least)?.token_bytes();
     let on_cpu = plans.iter().all(|p| p.device().is_cpu());
     let asked = each.saturating_mul(options.context as u64).saturating_mul(options.sequences as u64);
-    let mut system = System::new();
-    system.refresh_memory_specifics(MemoryRefreshKind::everything());
-    let free = system.cgroup_limits().map_or(u64::MAX, |c| c.free_memory).min(system.available_memory());
+    let (free, _) = memory();
     if on_cpu && asked > free {
         let gb = |bytes: u64| bytes as f64 / 1e9;
         let of = counted(options.sequences, "text");

@@ -345,9 +345,9 @@ impl Core {
             }
             Then::Limits(limits) => {
                 self.llm.limits = limits;
-                let text = match limits.to_string() {
-                    words if words.is_empty() => "a proposal of agents may take what it likes".to_owned(),
-                    words => format!("a proposal of agents may take {words}; beyond that the planner stands in"),
+                let text = match limits.any() {
+                    false => "a proposal of agents may take what it likes".to_owned(),
+                    true => format!("a proposal of agents may take {limits}; beyond that the planner stands in"),
                 };
                 self.feed(Feed::Log { level: "info".to_owned(), text });
                 self.tell_agents();

@@ -138,6 +138,9 @@ pub fn same_cut(a: &Action, b: &Action, apart: f64) -> bool {
     }
 }
 
+/// Said of what follows from a decision on another of a set that is kept together.
+pub const WITH_OTHERS: &str = "Kept together with others, as you asked.";
+
 /// Said of what an author takes back by leaving it out of a new plan.
 pub const GIVEN_UP: &str = "An earlier proposal had it; this plan does without.";
 

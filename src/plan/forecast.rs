@@ -45,6 +45,11 @@ impl BudgetLine {
     pub fn is_factor(&self) -> bool {
         !Budget::is_quality(self.name)
     }
+
+    /// How far the forecast is beyond the target, in parts of it; 0 within.
+    pub fn beyond(&self) -> f64 {
+        (self.forecast.value / self.target - 1.0).max(0.0)
+    }
 }
 
 impl PlanForecast {

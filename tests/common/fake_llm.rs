@@ -300,3 +300,9 @@ fn chunk(out: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     out.write_all(b"\r\n")?;
     out.flush()
 }
+
+/// The role that asks, by its system message.
+pub fn role(request: &Value) -> String {
+    let system = request["messages"][0]["content"].as_str().unwrap_or_default();
+    system.split_whitespace().nth(3).unwrap_or_default().to_owned()
+}

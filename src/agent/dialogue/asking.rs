@@ -63,7 +63,7 @@ impl Dialogue {
             match checked.drafts.iter_mut().find(|d| d.target == target) {
                 Some(draft) => draft.action = action,
                 None => {
-                    let why = "Kept together with others, as you asked.".to_owned();
+                    let why = plan::WITH_OTHERS.to_owned();
                     checked.drafts.push(Draft { target, action, why });
                 }
             }

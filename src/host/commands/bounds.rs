@@ -189,7 +189,7 @@ pub(super) fn completed(state: &State, desk: &dyn Desk, mut decisions: Vec<Decis
         .map(|d| (d.target.clone(), desk.resolve(state, &d.target, &d.action).unwrap_or_else(|_| d.action.clone())))
         .collect();
     for (target, action) in plan::follows(&planned, &settled(state), &card.graph, &card.groups, &state.constraints) {
-        let others = "Kept together with others, as you asked.";
+        let others = plan::WITH_OTHERS;
         match decisions.iter_mut().find(|d| d.target == target) {
             Some(d) => {
                 d.action = action;

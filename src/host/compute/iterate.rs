@@ -35,7 +35,7 @@ impl Worth {
     fn of(forecaster: &Forecaster, budget: &Budget, plan: &[(Target, Action)], points: f64) -> Worth {
         let f = forecaster.actions(plan);
         let beyond = |l: &crate::plan::BudgetLine| match l.is_factor() {
-            true => (l.forecast.value / l.target - 1.0).max(0.0),
+            true => l.beyond(),
             // A point is as bad as a hundredth.
             false => ((l.forecast.value - l.target) / points / 100.0).max(0.0),
         };

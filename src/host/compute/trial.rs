@@ -139,8 +139,7 @@ impl Compute {
         let forecaster = state.forecaster();
         let short = |plan: &[(Target, Action)]| -> f64 {
             let Some(f) = &forecaster else { return 0.0 };
-            let beyond = |l: &BudgetLine| (l.forecast.value / l.target - 1.0).max(0.0);
-            f.actions(plan).against(&state.budget).iter().filter(|l| l.is_factor()).map(beyond).sum()
+            f.actions(plan).against(&state.budget).iter().filter(|l| l.is_factor()).map(BudgetLine::beyond).sum()
         };
         let most = short(&shown) + NEAR;
         let plans = plans.filter(|plan| !planner::same_plan(plan, &shown) && short(plan) <= most);
