@@ -11,6 +11,7 @@ use super::color::ColorLevel;
 use super::diag::{Diagnostic, suggestion};
 use super::keymap::Keymap;
 use super::origin::Origin;
+use super::pictures::PictureKind;
 use super::theme::Theme;
 use crate::exec::device::MOST_THREADS;
 use crate::files;
@@ -29,6 +30,8 @@ pub struct Settings {
     pub ascii: bool,
     /// Wrap each frame in the terminal's synchronized update.
     pub sync_update: bool,
+    /// How pictures are drawn.
+    pub pictures: PictureKind,
     /// Column the layer list is sorted by at first: one of [`SORTS`].
     pub sort: String,
     pub mac_convention: MacConvention,
@@ -69,6 +72,7 @@ impl Default for Settings {
             colors: ColorLevel::True,
             ascii: false,
             sync_update: true,
+            pictures: PictureKind::Auto,
             sort: "p50".into(),
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
@@ -106,6 +110,7 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.colors", Some("PARING_COLORS")), // auto, truecolor, 256, 16 or none
     ("screen.ascii", Some("PARING_ASCII")), // true: draw with ASCII only
     ("screen.sync_update", Some("PARING_SYNC_UPDATE")), // false: no synchronized update (for terminals that stumble)
+    ("screen.pictures", Some("PARING_PICTURES")), // auto, blocks, kitty, iterm2, sixel or off
     ("screen.sort", None),                  // first sort column, one of SORTS
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
@@ -391,6 +396,10 @@ impl Layers {
             }
             "screen.ascii" => s.ascii = boolean()?,
             "screen.sync_update" => s.sync_update = boolean()?,
+            "screen.pictures" => {
+                let word = one_of(&string()?, &PictureKind::WORDS.map(|(word, _)| word))?;
+                s.pictures = PictureKind::named(&word).unwrap_or_default();
+            }
             "screen.sort" => s.sort = one_of(&string()?, SORTS)?,
             "screen.mac_convention" => {
                 let word = string()?;

@@ -8,7 +8,7 @@ use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Decision, DecisionId, Status, Target, bare, same_cut};
 use crate::session::{
     Answers, Command, Event, Feed, Limits, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES,
-    Role, SessionCard, State,
+    Role, SessionCard, State, WhatChanged,
 };
 
 mod bounds;
@@ -42,6 +42,8 @@ pub enum Then {
         waits: bool,
         text: String,
     },
+    /// Reading what a round's model answers otherwise, for whoever watches.
+    Compare(WhatChanged),
     /// For whoever watches, and kept nowhere.
     Tell(Feed),
     /// What the controller's job decodes at.
@@ -74,7 +76,7 @@ pub fn judge(
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
         Command::Run | Command::Rehearse | Command::Search | Command::Bisect | Command::Try { .. } => (true, true),
         Command::AskRole { .. } => (true, true),
-        Command::Units { .. } => (false, false),
+        Command::Units { .. } | Command::Changed { .. } => (false, false),
         Command::Offer { .. } => (false, true),
         Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
@@ -180,6 +182,7 @@ pub fn judge(
             let scores = desk.importance(&group).map(|s| steepest(&s)).unwrap_or_default();
             then(Vec::new(), Then::Tell(Feed::Units { group, scores }))
         }
+        Command::Changed { what } => then(Vec::new(), Then::Compare(what)),
         Command::Undo if state.undo.is_empty() => {
             Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }

@@ -14,10 +14,13 @@ use super::machine::Watch;
 use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
-use crate::session::{Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State};
+use crate::session::{
+    Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State, WhatChanged,
+};
 use crate::words::counted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
@@ -90,6 +93,15 @@ impl Running {
     }
 }
 
+/// Takes a flag down when it is dropped, also by a panic.
+struct Done(Arc<AtomicBool>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
 pub(super) struct Core {
     journal: Journal,
     state: Arc<State>,
@@ -112,6 +124,8 @@ pub(super) struct Core {
     waiting: bool,
     /// The plan whose rehearsal failed or was cancelled: not tried again by itself.
     given_up: Option<String>,
+    /// Items are being read for somebody who looks into an evaluation.
+    comparing: Arc<AtomicBool>,
     /// The plan beside which others were looked for already.
     searched: Option<String>,
     /// What opening the journal had to repair, for every client.
@@ -141,6 +155,7 @@ impl Core {
             llm,
             auto,
             ledger,
+            comparing: Arc::default(),
             searched: None,
             stopping: None,
             waiting: false,
@@ -386,6 +401,7 @@ impl Core {
                 self.tell_agents();
             }
             Then::Tell(feed) => self.feed(feed),
+            Then::Compare(what) => self.compare(what)?,
             Then::Level(asked) => self.dial.ask(asked),
             Then::TakePen => {
                 self.pen = Some(client);
@@ -539,9 +555,32 @@ impl Core {
             (
                 Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Units { .. } | Feed::Log { .. },
                 _,
-            ) => {}
+            )
+            | (Feed::Changed(_), _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
+    }
+
+    /// Has items read that a round's model answers otherwise: beside whatever runs, since nothing is computed, and one page at a time.
+    fn compare(&mut self, what: WhatChanged) -> Result<(), String> {
+        if self.comparing.swap(true, Ordering::SeqCst) {
+            return Err("the last page is still being read; hint: ask again in a moment".to_owned());
+        }
+        let (engine, state, tx) = (self.engine.clone(), self.state.clone(), self.tx.clone());
+        let done = Done(self.comparing.clone());
+        let body = move || {
+            let found = engine.work().and_then(|work| work.changed(&state, what));
+            drop(done);
+            let feed = match found {
+                Ok(changed) => Feed::Changed(Box::new(changed)),
+                Err(e) => {
+                    Feed::Changed(Box::new(Changed { asked: what, why: Some(e.to_string()), ..Changed::default() }))
+                }
+            };
+            drop(tx.blocking_send(Input::Feed(feed)));
+        };
+        let started = std::thread::Builder::new().name("answers".to_owned()).spawn(body);
+        started.map(drop).map_err(|e| format!("no thread to read items with: {e}; hint: try again"))
     }
 
     fn start(&mut self, kind: JobKind) {

@@ -12,8 +12,8 @@ use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::session::{
-    Answers, Built, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role, SessionCard, State,
-    Utterance,
+    Answers, Built, Changed, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role, SessionCard,
+    State, Utterance, WhatChanged,
 };
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
@@ -154,6 +154,14 @@ pub trait Work: Engine {
     /// keeps what is best so far.
     fn heal(&self, _: &State, _round: u32, _: Heal, _made: &Built, _: &Job) -> Result<Built, JobError> {
         Err(JobError::Failed("nothing here is trained".to_owned()))
+    }
+
+    /// What a round's model answers otherwise than the original, from what was kept of both: reads items, computes nothing.
+    ///
+    /// # Errors
+    /// Nothing was kept of such a round.
+    fn changed(&self, _: &State, _: WhatChanged) -> Result<Changed, JobError> {
+        Err(JobError::Failed("nothing here keeps what models answer".to_owned()))
     }
 
     /// Evaluates a compressed model against the baseline in `state`; `until_clear`: where the task allows it no longer than until it is clear

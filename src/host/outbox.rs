@@ -155,6 +155,8 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         Feed::Levels(_) => drop(remove(q, |f| matches!(f, Feed::Levels(_)))),
         Feed::Healing { .. } => drop(remove(q, |f| matches!(f, Feed::Healing { .. }))),
         Feed::Pulse { .. } => drop(remove(q, |f| matches!(f, Feed::Pulse { .. }))),
+        // Pictures are large: the newest page is the one that is looked at.
+        Feed::Changed(_) => drop(remove(q, |f| matches!(f, Feed::Changed(_)))),
         Feed::Turn { .. }
         | Feed::TurnEnd { .. }
         | Feed::JobEnd { .. }

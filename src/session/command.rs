@@ -1,5 +1,6 @@
 //! Commands a client sends and the frames that travel on the socket.
 
+use super::changed::WhatChanged;
 use super::{Answers, Feed, Limits, Looks, Record, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
@@ -7,7 +8,7 @@ use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 13;
+pub const PROTOCOL: u32 = 14;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -99,6 +100,10 @@ pub enum Command {
     /// How much the units of a group matter, as a `Units` on the feed.
     Units {
         group: String,
+    },
+    /// What a round's model answers otherwise than the original, as a `Changed` on the feed.
+    Changed {
+        what: WhatChanged,
     },
     /// Makes what agents read in a note the engineer's own constraints, or lets it go.
     Confirm {
@@ -210,6 +215,7 @@ impl Command {
             self,
             Command::TakePen
                 | Command::Units { .. }
+                | Command::Changed { .. }
                 | Command::Offer { .. }
                 | Command::Try { .. }
                 | Command::Ask { .. }

@@ -1,5 +1,6 @@
 //! The ephemeral feed: bounded, coalesced, latest value wins, never journalled.
 
+use super::changed::Changed;
 use super::machine::Machine;
 use crate::control::Figures;
 use crate::train::{Course, LayerPulse};
@@ -96,6 +97,8 @@ pub enum Feed {
         group: String,
         scores: Vec<f32>,
     },
+    /// What a round's model answers otherwise than the original, as it was asked.
+    Changed(Box<Changed>),
     /// A line for the log pane.
     Log {
         level: String,

@@ -4,6 +4,7 @@
 //! ephemeral [`Feed`] never changes it.
 
 mod artifacts;
+mod changed;
 mod command;
 mod event;
 mod feed;
@@ -26,6 +27,7 @@ mod text;
 mod wal;
 
 pub use artifacts::Artifacts;
+pub use changed::{Answer, Changed, Item, Leads, PAGE, Picture, Taken, Way, WhatChanged};
 pub use command::*;
 pub use event::*;
 pub use feed::*;

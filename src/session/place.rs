@@ -128,6 +128,11 @@ impl Place {
         self.dir.join(BASELINE)
     }
 
+    /// What a round's model (0: the original) answered to each item of the evaluation data.
+    pub fn answers_file(&self, round: u32) -> PathBuf {
+        self.dir.join("answers").join(format!("round-{round}.safetensors"))
+    }
+
     /// How the session was asked to open, for its host's first start.
     pub fn spec_file(&self) -> PathBuf {
         self.dir.join("open.json")

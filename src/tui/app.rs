@@ -3,6 +3,7 @@
 //! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
+use super::evaluate::Looking;
 use super::inspect::Inspected;
 pub use super::layout::View;
 use super::layout::{self, Layout};
@@ -10,6 +11,7 @@ use super::list::{Columns, List, RowRef, SortKey};
 use super::modal::Modal;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
+use super::pictures::Means;
 use super::plans::Plans;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
@@ -191,6 +193,10 @@ pub struct App {
     /// Figures are of one token after a context, not of a window.
     pub tokens: bool,
     pub plans: Plans,
+    /// What view 2 looks into.
+    pub looking: Looking,
+    /// How pictures are drawn.
+    pub means: Means,
     /// What view 8 tells, while it is shown; nothing where no layer is under the cursor.
     pub inspected: Option<Inspected>,
     pub(super) table_stale: bool,
@@ -291,6 +297,7 @@ impl App {
         (self.levels, self.decoding, self.level_asked) = (None, false, None);
         (self.healing, self.pulse) = (None, None);
         // What was sent is in this state, or was never taken.
+        self.forget_changed();
         self.sent.clear();
         self.approve_next.clear();
         (self.table_stale, self.outlook_stale, self.records_stale) = (true, true, true);
@@ -308,6 +315,9 @@ impl App {
         (self.outlook_stale, self.records_stale) = (true, true);
         if record.event.ends_a_stage() {
             self.jobs.clear();
+        }
+        if matches!(record.event, Event::Evaluated { .. }) {
+            self.forget_changed();
         }
         match &record.event {
             Event::Opened { .. }
@@ -515,6 +525,7 @@ impl App {
                 self.units.insert(group, scores);
                 self.outlook_stale = true;
             }
+            Feed::Changed(changed) => self.heard_changed(*changed),
             Feed::Agents { at, turns, limits } => {
                 (self.agents, self.asked_turns, self.asked_limits) = (at, turns, limits);
             }
@@ -562,6 +573,7 @@ impl App {
             match self.view {
                 View::Plans => self.compare_plans(),
                 View::Inspect => self.inspect(),
+                View::Evaluate => self.look(),
                 _ => {}
             }
         }

@@ -1,6 +1,7 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
+use super::pictures::Means;
 use super::update::UserInput;
 use super::{draw, term};
 use crate::config::Settings;
@@ -40,6 +41,13 @@ fn bounded(size: Size) -> Rect {
     Rect::new(0, 0, size.width.min(MOST.width), size.height.min(MOST.height))
 }
 
+/// How pictures are drawn on this terminal at its size.
+fn means(app: &App) -> Means {
+    let (pixels, cells) =
+        terminal::window_size().map_or(((0, 0), (0, 0)), |w| ((w.width, w.height), (w.columns, w.rows)));
+    Means::of(app.settings.pictures, |name| std::env::var(name).ok(), pixels, cells)
+}
+
 /// Milliseconds since the Unix epoch.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
@@ -60,7 +68,8 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     // Never dropped: that would show the cursor, which the guard does, and say on standard error that it could not, with a
     // macro that panics when the terminal that went away was that too.
     let mut screen = ManuallyDrop::new(Terminal::with_options(backend, options).map_err(TuiError::Setup)?);
-    let app = App::new(settings, (area.width, area.height));
+    let mut app = App::new(settings, (area.width, area.height));
+    app.means = means(&app);
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
     match ended {
@@ -230,6 +239,7 @@ impl Loop {
     fn repaint(&mut self, screen: &mut Screen) -> io::Result<()> {
         let area = bounded(screen.size()?);
         self.app.size = (area.width, area.height);
+        self.app.means = means(&self.app);
         // Not `clear`: that asks the terminal where its cursor is and waits for the answer, which the event stream eats.
         screen.resize(area)?;
         self.paint(screen)

@@ -289,6 +289,7 @@ impl App {
             Act::RatioDownFast => self.decide(|app| app.drag(-4)),
             Act::Precision => self.decide(App::next_precision),
             Act::RemoveBlock => self.decide(App::remove_block),
+            Act::Confirm if self.view == View::Evaluate => self.enter_evaluate(),
             Act::Confirm => self.confirm(),
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
@@ -347,6 +348,11 @@ impl App {
             Act::View9 => self.show(View::Roofline),
             Act::NextPlan => self.next_plan(),
             Act::TakeRow | Act::TakeBlock | Act::TakeAll => self.take(act),
+            Act::OtherWay if self.view != View::Evaluate => {
+                let key = self.label(Act::View2);
+                self.nothing(format!("of what a round changed, in view {key}"))
+            }
+            Act::OtherWay => self.other_way(),
             Act::Fork => self.open_line("fork "),
             Act::Follow => {
                 let s = if self.view == View::Agents { &mut self.full } else { &mut self.brief };
@@ -363,6 +369,8 @@ impl App {
                 } else if !self.list.filter.is_empty() {
                     self.list.filter.clear();
                     self.refilter();
+                } else if self.view == View::Evaluate && self.leave_evaluate() {
+                    // One step back in it.
                 } else if self.view != View::Review {
                     self.view = View::Review;
                 } else {
@@ -395,6 +403,9 @@ impl App {
             let height = layout::inside(self.layout().body).height as usize;
             return self.step_plans(way * step.lines(height) as isize);
         }
+        if self.view == View::Evaluate && self.step_evaluate(way * step.lines(8).min(1 << 20) as isize) {
+            return;
+        }
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
             return;
@@ -422,6 +433,9 @@ impl App {
     }
 
     fn next_pane(&mut self, forward: bool) {
+        if self.view == View::Evaluate && self.next_part(forward) {
+            return;
+        }
         if self.view != View::Review {
             let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
             let n = View::ALL.len();
@@ -648,7 +662,8 @@ impl App {
             Act::Fork => self.state.shown_actions().iter().any(|(_, a)| *a != Action::Keep),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
-            Act::Confirm => review && self.draft.is_some(),
+            Act::Confirm => (review && self.draft.is_some()) || (self.view == View::Evaluate && self.page().is_some()),
+            Act::OtherWay => self.view == View::Evaluate && self.page().is_some(),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
             Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),

@@ -163,6 +163,14 @@ impl Dataset {
         self.source.label(k)
     }
 
+    /// The file of image `i`, or where in an archive it lies; `None` for records without names, and past the end.
+    pub fn name(&self, i: usize) -> Option<String> {
+        match &*self.source {
+            Source::Encoded(images) => Some(clean_long(&images.name(self.at(i)?))),
+            Source::Raw(_) | Source::Items(_) => None,
+        }
+    }
+
     /// A set of at most `n` of these images: the first `n` of record files (their official order), else evenly spread ones
     /// (the first images of a folder would all be of one class).
     pub fn take(&self, n: usize) -> Dataset {

@@ -2,6 +2,7 @@
 //!
 //! Not here: times and profiles (`measure`). Invariant: a change is of pairs, both models on the same items.
 
+use super::answers::Answers;
 use super::measure::{parameters_of, tell};
 use super::{Compute, JobError, counts, lock};
 use crate::eval::{self, Against, Divergence, EvalError, Margins, Metrics, Scored, Until};
@@ -23,6 +24,8 @@ struct Judged {
     divergence: Option<Divergence>,
     /// Where not all of the data was looked at.
     part: Option<Part>,
+    /// What was looked at, in the order of the run's lists; `None`: all.
+    drawn: Option<Vec<usize>>,
 }
 
 impl Compute {
@@ -81,7 +84,7 @@ impl Compute {
             let (run, divergence) = self.evaluate_beside(model, plan, job)?;
             let change = task.compare(base, &run.scores);
             let worst = classes.then(|| self.worst_class(base, &run)).flatten();
-            return Ok(Judged { run, change, worst, divergence, part: None });
+            return Ok(Judged { run, change, worst, divergence, part: None, drawn: None });
         };
         let right = correct(base);
         let until = Until { allowed, alpha: ALPHA, seed: self.shelf.recipe.seed() };
@@ -92,14 +95,15 @@ impl Compute {
         let of: Vec<f32> = drawn.items.iter().map(|&i| base[i]).collect();
         let change = task.compare(&of, &drawn.scored.scores);
         let (run, divergence) = (drawn.scored, None);
-        if drawn.items.len() == self.data.len() {
-            return Ok(Judged { run, change, worst: None, divergence, part: None });
+        let items = Some(drawn.items);
+        if run.scores.len() == self.data.len() {
+            return Ok(Judged { run, change, worst: None, divergence, part: None, drawn: items });
         }
         // The interval that holds wherever one stops: the usual one of so many items would be too narrow.
         let (low, high) = drawn.test.range();
         let change = Change { low: low.min(change.value), high: high.max(change.value), ..change };
         let part = Some(Part { of: self.data.len(), level: drawn.test.level() });
-        Ok(Judged { run, change, worst: None, divergence, part })
+        Ok(Judged { run, change, worst: None, divergence, part, drawn: items })
     }
 
     /// What the class loses that loses most, where all items have a class.
@@ -113,6 +117,7 @@ impl Compute {
         let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
         let margins = (!run.margins.is_empty()).then(|| Margins::of(&run.margins));
         self.unchanged()?;
+        self.keep_answers(&self.answers_of(state, 0), 0, &Answers::of(&run, None));
         self.remember_baseline(run.scores);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
@@ -144,8 +149,9 @@ impl Compute {
         let scores = self.baseline_scores(job)?;
         let (change, worst, evaluation) = {
             let plan = self.compile(&model)?;
-            let Judged { run, change, worst, divergence, part } =
+            let Judged { run, change, worst, divergence, part, drawn } =
                 self.score(state, (&model, &plan), &scores, until_clear, job)?;
+            self.keep_answers(&self.answers_by(artifact), round, &Answers::of(&run, drawn.as_deref()));
             let whole = self.evaluation(round, run.metrics, &model, &plan)?;
             // What was not looked at was not read.
             let data_hash = whole.data_hash.filter(|_| part.is_none());
@@ -200,14 +206,18 @@ impl Compute {
         *lock(&self.baseline) = Some(Arc::new(scores));
     }
 
+    /// What the original scores on each item, as the session's folder has it.
+    pub(super) fn kept_scores(&self) -> Option<Vec<f32>> {
+        let bytes = private::read(&self.shelf.place.baseline_file(), 4 * self.data.len() as u64).ok()?;
+        stored_scores(&bytes, self.data.len())
+    }
+
     /// What the original scores on each item: from memory, from the session's folder, or evaluated again.
     fn baseline_scores(&self, job: &Job) -> Result<Arc<Vec<f32>>, JobError> {
         if let Some(known) = lock(&self.baseline).clone() {
             return Ok(known);
         }
-        if let Ok(bytes) = private::read(&self.shelf.place.baseline_file(), 4 * self.data.len() as u64)
-            && let Some(scores) = stored_scores(&bytes, self.data.len())
-        {
+        if let Some(scores) = self.kept_scores() {
             return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
         }
         let run = self.evaluate_model(&self.model, &self.compile(&self.model)?, "the original", job)?;

@@ -4,6 +4,7 @@
 //! work on it comes to nothing when its file changed under it;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
+mod answers;
 mod control;
 mod heal;
 mod iterate;
@@ -37,7 +38,8 @@ use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::session::{
-    Artifacts, Built, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, private,
+    Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, WhatChanged,
+    private,
 };
 use crate::train::{self, Heal};
 use shelf::Shelf;
@@ -348,6 +350,10 @@ impl Work for Compute {
 
     fn beside_original(&self, state: &State, round: u32, job: &Job) -> Result<Option<Paired>, JobError> {
         self.on_original(|| self.time_beside(state, &self.model_of(state, round)?, job))
+    }
+
+    fn changed(&self, state: &State, what: WhatChanged) -> Result<Changed, JobError> {
+        self.what_changed(state, what)
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {

@@ -1,38 +1,17 @@
-//! View 2: the baseline against every round, per metric and per class, with intervals and the plot.
+//! View 2: the baseline against every round, per metric, with intervals; and which of the panes below it are seen. Their own drawing:
+//! `classes`, `changed`, `plot`.
 
-use super::{Canvas, heal, plot, span};
-use crate::config::text::{clean, fit, left, right, width};
+use super::{Canvas, changed, classes, heal, plot, span};
+use crate::config::text::{clean, left, right, width};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
 use crate::session::{Evaluation, Round, State, apart, part};
 use crate::tui::app::App;
+use crate::tui::evaluate::Part;
+use crate::tui::layout::{Class, class};
 use crate::tui::num;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-
-/// A round's change of one class in points.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Mover {
-    pub class: usize,
-    pub base: f64,
-    pub now: f64,
-}
-
-/// Classes by how much they moved, the worst first.
-pub fn movers(base: &Evaluation, now: &Evaluation) -> Vec<Mover> {
-    let rate = |(c, n): (usize, usize)| if n > 0 { c as f64 / n as f64 } else { f64::NAN };
-    let mut out: Vec<Mover> = base
-        .metrics
-        .per_class()
-        .iter()
-        .zip(now.metrics.per_class())
-        .enumerate()
-        .map(|(class, (a, b))| Mover { class, base: rate(*a), now: rate(*b) })
-        .filter(|m| m.base.is_finite() && m.now.is_finite())
-        .collect();
-    out.sort_by(|a, b| (a.now - a.base).total_cmp(&(b.now - b.base)));
-    out
-}
 
 pub fn class_name(state: &State, class: usize) -> String {
     let named = state.card.as_ref().and_then(|c| {
@@ -48,7 +27,7 @@ pub fn lines(app: &App) -> usize {
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let evals: Vec<&Evaluation> = app.state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect();
+    let evals = app.evaluations();
     if evals.is_empty() {
         let inner = c.pane(area, vec![span("evaluate", pal.bold(Role::Focus))], true);
         let dim = pal.fg(Role::Dim);
@@ -59,30 +38,85 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         return;
     }
     let told = |e: &&Evaluation| u16::from(e.divergence.is_some()) + u16::from(e.part.is_some());
-    let told = evals.last().map_or(0, told);
-    let table_h = (evals.len() as u16 + 5 + told).clamp(7, area.height.saturating_sub(4).max(7)).min(area.height);
-    let top = Rect { height: table_h, ..area };
+    let told = app.looked_at().map_or(0, |e| told(&e));
+    let wanted = (evals.len() as u16 + 5 + told).max(7);
+    let wide = class(app.size.0, app.size.1) == Class::Wide;
+    // Where the panes below are looked into they have the room.
+    let most = if app.looking.part == Part::Rounds || wide { area.height.saturating_sub(4) } else { area.height / 3 };
+    let top = Rect { height: wanted.min(most.max(7)).min(area.height), ..area };
     table(c, top, &evals);
-    let rest = Rect { y: area.y + table_h, height: area.height - table_h, ..area };
+    let rest = Rect { y: area.y + top.height, height: area.height - top.height, ..area };
     if rest.height < 3 {
         return;
     }
-    let side = match evals.first().is_some_and(|base| base.metrics.per_class().is_empty()) {
-        true => 0,
-        false if rest.width >= 70 => rest.width / 2,
-        false => rest.width,
-    };
-    if side > 0 {
-        classes(c, Rect { width: side, ..rest }, &evals);
-    }
-    if side < rest.width {
-        let area = Rect { x: rest.x + side, width: rest.width - side, ..rest };
-        match heal::course(app) {
-            Some(_) => heal::pane(c, area),
-            None => plot::pane(c, area),
+    match app.looking.part {
+        _ if wide => all(c, rest, &evals),
+        Part::Rounds => both(c, rest, &evals),
+        Part::Classes if rest.width < 90 => classed(c, rest, &evals),
+        Part::Classes => {
+            let side = rest.width * 6 / 10;
+            classed(c, Rect { width: side, ..rest }, &evals);
+            classes::taken(c, Rect { x: rest.x + side, width: rest.width - side, ..rest });
         }
+        Part::Changed => changed::pane(c, rest),
     }
 }
+
+/// The classes of the round that is looked at.
+fn classed(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
+    if let (Some(base), Some(now)) = (evals.first(), c.app.looked_at()) {
+        classes::pane(c, area, (base, now));
+    }
+}
+
+/// Classes, where the task has them, and the plot.
+fn both(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
+    let side = match has_classes(evals) {
+        false => 0,
+        true if area.width >= 70 => area.width / 2,
+        true => area.width,
+    };
+    if side > 0 {
+        classed(c, Rect { width: side, ..area }, evals);
+    }
+    if side < area.width {
+        course(c, Rect { x: area.x + side, width: area.width - side, ..area });
+    }
+}
+
+fn has_classes(evals: &[&Evaluation]) -> bool {
+    evals.first().is_some_and(|base| !base.metrics.per_class().is_empty())
+}
+
+fn course(c: &mut Canvas<'_>, area: Rect) {
+    match heal::course(c.app) {
+        Some(_) => heal::pane(c, area),
+        None => plot::pane(c, area),
+    }
+}
+
+/// Everything at once, where there is room: classes, what they are taken for, decisions and plot in a row, what changed below.
+fn all(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
+    let below = area.height / 2;
+    let upper = Rect { height: area.height - below, ..area };
+    let mut panes: Vec<(u16, Pane)> = Vec::new();
+    if has_classes(evals) {
+        panes.extend([(66, classed as Pane), (50, |c, area, _| classes::taken(c, area))]);
+    }
+    panes.extend([(44, (|c, area, _| classes::decisions(c, area)) as Pane), (40, |c, area, _| course(c, area))]);
+    let (mut x, total) = (upper.x, panes.iter().map(|(w, _)| *w).sum::<u16>());
+    let mut left = upper.width;
+    for (i, (weight, pane)) in panes.iter().enumerate() {
+        let share = (u32::from(upper.width) * u32::from(*weight) / u32::from(total)) as u16;
+        let width = if i + 1 == panes.len() { left } else { share.min(left) };
+        pane(c, Rect { x, width, ..upper }, evals);
+        (x, left) = (x + width, left - width);
+    }
+    changed::pane(c, Rect { y: area.y + upper.height, height: below, ..area });
+}
+
+/// Draws one of the panes below the rounds.
+type Pane = fn(&mut Canvas<'_>, Rect, &[&Evaluation]);
 
 /// A column of the rounds' table after their names.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +211,7 @@ impl Col {
 
 fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
-    let (Some(base), Some(newest)) = (evals.first(), evals.last()) else { return };
+    let (Some(base), Some(selected)) = (evals.first(), app.looked_at()) else { return };
     let data = app.state.card.as_ref().map(|c| clean(&c.data.name).into_owned()).unwrap_or_default();
     let images = app.state.metric().items(base.metrics.n);
     let mut title = vec![
@@ -187,7 +221,9 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     if app.state.card.as_ref().is_some_and(|c| c.model.preprocess.assumed()) {
         title.push(span(", preprocessing assumed", pal.fg(Role::Warn)));
     }
-    let inner = c.pane(area, title, true);
+    let focused = app.looking.part == Part::Rounds;
+    title[0] = c.title("rounds", focused);
+    let inner = c.pane(area, title, focused);
     let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
     let (score, other) = (app.state.metric().title(), other.unwrap_or_default());
     let cols = columns(inner.width as usize, |col, fixed| {
@@ -201,9 +237,12 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     });
     let titles: String = cols.iter().map(|(col, title, w)| col.aligned(title, *w)).collect();
     c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", 9)), pal.fg(Role::Dim));
-    let skip = evals.len().saturating_sub(inner.height.saturating_sub(1) as usize);
+    // The selected one is seen, with what its verdict rests on where there is room for that.
+    let rows = inner.height.saturating_sub(1) as usize;
+    let at = evals.iter().position(|e| e.round == selected.round).unwrap_or(0);
+    let skip = (at + 1).saturating_sub(rows).max(evals.len().saturating_sub(rows).min(at));
     let mut row = 1;
-    for e in &evals[skip..] {
+    for e in evals[skip..].iter().take(rows) {
         let round = app.state.round_at(e.round);
         let rolled = round.is_some_and(|r| r.rolled_back.is_some());
         let fg = pal.fg(if rolled { Role::Faint } else { Role::Fg });
@@ -220,24 +259,27 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         }
         spans.extend(verdict(c, round, inner.width >= ROOMY));
         c.line(inner, row, &Line::from(spans));
+        if e.round == selected.round {
+            c.cursor(inner, row);
+        }
         row += 1;
     }
-    // What the newest verdict rests on.
-    if let Some(text) = beside(newest) {
-        let style = pal.fg(if newest.doubt.is_some() { Role::Warn } else { Role::Fg });
+    // What the selected verdict rests on.
+    if let Some(text) = beside(selected) {
+        let style = pal.fg(if selected.doubt.is_some() { Role::Warn } else { Role::Fg });
         c.line(inner, row, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
         row += 1;
     }
-    if let Some(text) = apart(newest) {
+    if let Some(text) = apart(selected) {
         c.line(inner, row, &Line::from(vec![span(" outputs ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))]));
         row += 1;
     }
-    if let Some(text) = part(newest) {
-        let text = format!("round {}: {text}; `:evaluate-all` looks at the others", newest.round);
+    if let Some(text) = part(selected) {
+        let text = format!("round {}: {text}; `:evaluate-all` looks at the others", selected.round);
         c.line(inner, row, &Line::from(vec![span(" part    ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Warn))]));
         row += 1;
     }
-    let verdict = app.state.rounds.iter().rev().find_map(|r| r.verdict.as_ref());
+    let verdict = app.state.round_at(selected.round).and_then(|r| r.verdict.as_ref());
     if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
         let line = Line::from(budget(c, v, inner.width as usize));
         c.line(inner, row, &line);
@@ -315,46 +357,6 @@ pub fn beside(e: &Evaluation) -> Option<String> {
         text.push_str(&format!("; in doubt: {why}"));
     }
     Some(text)
-}
-
-fn classes(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
-    let (app, pal) = (c.app, c.pal);
-    let (Some(base), Some(now)) = (evals.first(), evals.last()) else { return };
-    let title = match now.round {
-        0 => "classes, baseline".to_owned(),
-        round => format!("classes, round {round} against baseline"),
-    };
-    let inner = c.pane(area, vec![span(title, pal.fg(Role::Title))], false);
-    if now.part.is_some() {
-        // Its items are others than the baseline's.
-        c.put(inner, 0, 1, "not told of a part of the data", pal.fg(Role::Dim));
-        return;
-    }
-    let all = movers(base, now);
-    let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);
-    // Names differ at their ends: bars give way to them.
-    let longest = all.iter().map(|m| width(&class_name(&app.state, m.class))).max().unwrap_or(0);
-    let figures = if now.round > 0 { 24 } else { 8 };
-    let name_w = longest.clamp(8, 24).min((inner.width as usize).saturating_sub(figures)).max(4);
-    let bar_w = (inner.width as usize).saturating_sub(figures + name_w).min(8);
-    for (row, m) in all.iter().skip(app.scroll).take(inner.height as usize).enumerate() {
-        let d = (m.now - m.base) * 100.0;
-        let role = match d {
-            d if d < -0.05 => Role::Bad,
-            d if d > 0.05 => Role::Good,
-            _ => Role::Dim,
-        };
-        let mut spans = vec![
-            span(format!(" {}", left(&fit(&class_name(&app.state, m.class), name_w), name_w)), pal.fg(Role::Fg)),
-            span(format!(" {:>6.1}", m.base * 100.0), pal.fg(Role::Dim)),
-        ];
-        if now.round > 0 {
-            spans.push(span(format!(" {} {:>5.1}", pal.glyph("→", "->"), m.now * 100.0), pal.fg(Role::Fg)));
-            spans.push(span(format!(" {:>6} ", num::signed(d, 1)), pal.fg(role)));
-            spans.push(span(pal.bar(d.abs() / 100.0 / worst, bar_w), pal.fg(role)));
-        }
-        c.line(inner, row as u16, &Line::from(spans));
-    }
 }
 
 #[cfg(test)]

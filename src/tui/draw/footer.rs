@@ -157,7 +157,7 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
             Detach,
             Help,
         ],
-        (View::Evaluate, _) => vec![Accept, RollBack, Export, View1, Yank, Command, Detach, Help],
+        (View::Evaluate, _) => vec![Accept, RollBack, OtherWay, NextPane, Export, View1, Yank, Command, Detach, Help],
         (View::Agents, _) => vec![Interrupt, Follow, PageUp, PageDown, Note, Yank, View1, Command, Help],
         (View::Timeline, _) => vec![Undo, Redo, PageUp, PageDown, Yank, View1, Command, Help],
         (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],

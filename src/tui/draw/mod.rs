@@ -6,6 +6,8 @@
 mod agents;
 mod basis;
 mod card;
+mod changed;
+mod classes;
 pub mod control;
 mod evaluate;
 mod footer;
@@ -40,6 +42,8 @@ pub(super) struct Canvas<'a> {
     pub buf: &'a mut Buffer,
     /// Where the terminal's cursor shall stand, if anywhere.
     pub caret: Option<Position>,
+    /// Pictures of items, and where they go once all else is drawn.
+    pub pictures: Vec<(usize, Rect)>,
 }
 
 impl Canvas<'_> {
@@ -127,7 +131,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     let banners = app.banners();
     let l: Layout = layout(area, app.view, banners.len() as u16);
     buf.set_style(area, app.palette.base());
-    let mut c = Canvas { app, pal: &app.palette, buf, caret: None };
+    let mut c = Canvas { app, pal: &app.palette, buf, caret: None, pictures: Vec::new() };
     header::draw(&mut c, &l, &banners);
     match app.view {
         View::Review => {
@@ -155,8 +159,12 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
     prompt::draw(&mut c, &l);
-    let caret = c.caret;
+    let (caret, pictures) = (c.caret, c.pictures);
     neutralise(buf, area, app.palette.ascii);
+    // A protocol of pictures steers the terminal by what stands in cells. A dialog lies over all else.
+    for (item, at) in pictures.into_iter().filter(|_| app.modal.is_none()) {
+        app.looking.pictures.draw(item, at.intersection(area), (&app.palette, app.means), buf);
+    }
     caret
 }
 
