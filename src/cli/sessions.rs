@@ -9,7 +9,7 @@ use crate::headless::{Exit, print_json, runtime};
 use crate::host::client::{Client, Messages};
 use crate::host::{Exported, OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
-use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
+use crate::session::{Changed, Command, Event, Feed, HostMsg, Journal, Place, State, describe};
 use anyhow::{Context, bail};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -231,7 +231,20 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     }
     let mut state = State::default();
     Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
-    let picture = crate::tui::picture::session(state, settings, size, &keys);
+    // What only a host knows is answered as it would, by the model and data themselves.
+    let card = state.card.clone();
+    let mut engine = None;
+    let mut told = |state: &State, command: &Command| {
+        let Command::Changed { what } = command else { return None };
+        let engine = engine.get_or_insert_with(|| crate::host::compute::open(&place, None, card.as_ref()));
+        let found = match engine {
+            Ok(engine) => engine.work().and_then(|work| work.changed(state, *what)).map_err(|e| e.to_string()),
+            Err(e) => Err(e.clone()),
+        };
+        let none = |why| Changed { asked: *what, why: Some(why), ..Changed::default() };
+        Some(Feed::Changed(Box::new(found.unwrap_or_else(none))))
+    };
+    let picture = crate::tui::picture::session(state, settings, size, &keys, &mut told);
     files::write(out, picture).with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
     Ok(Exit::Done)
 }

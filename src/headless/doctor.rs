@@ -6,11 +6,14 @@
 use super::out::say;
 use super::{Exit, print_json, setup};
 use crate::agent::{Chat, Endpoint, Timeouts};
-use crate::config::{ColorLevel, Loaded};
+use crate::config::{ColorLevel, Loaded, PictureKind};
 use crate::exec::device;
 use crate::session::place;
 use anyhow::Result;
+use ratatui_image::picker::cap_parser::QueryStdioOptions;
+use ratatui_image::picker::{Picker, ProtocolType};
 use serde_json::json;
+use std::io::IsTerminal;
 use std::time::Duration;
 
 /// How one thing stands.
@@ -46,13 +49,15 @@ fn found(what: &'static str, health: Health, said: impl Into<String>) -> Finding
 const LEAST: (u16, u16) = (80, 24);
 /// Below this little is left for models, bytes.
 const ROOM: u64 = 2 << 30;
+/// Longest wait for the terminal.
+const ASKED: Duration = Duration::from_millis(1500);
 /// Longest wait for the endpoint.
 const ANSWERS: Duration = Duration::from_secs(8);
 
 /// Looks at everything; fails where something is broken that a session needs.
 pub fn run(loaded: &Loaded, json: bool) -> Result<Exit> {
     let env = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-    let mut all = vec![terminal(&env), colours(&env), text(&env)];
+    let mut all = vec![terminal(&env), colours(&env), text(&env), pictures(&env, loaded.settings.pictures)];
     all.extend(inside(&env));
     all.extend(configuration(loaded));
     all.extend([state(), sockets(), computes(&loaded.settings.device), memory(), endpoint(loaded)]);
@@ -109,6 +114,37 @@ fn text(env: Env<'_>) -> Finding {
             Health::Weak,
             format!("`{locale}` is no UTF-8 locale; hint: LANG=C.UTF-8, or `ascii = true` under [screen]"),
         ),
+    }
+}
+
+/// Asks the terminal what pictures it can show: here nobody reads keys that a late answer could be taken for.
+fn pictures(env: Env<'_>, set: PictureKind) -> Finding {
+    let used = if set == PictureKind::Auto { PictureKind::of(env) } else { set };
+    if !(std::io::stdin().is_terminal() && std::io::stdout().is_terminal()) {
+        return found("pictures", Health::Good, format!("{}, as no terminal is here that could be asked", used.word()));
+    }
+    let options = QueryStdioOptions { timeout: ASKED, ..QueryStdioOptions::default() };
+    let best = match Picker::from_query_stdio_with_options(options).map(|p| p.protocol_type()) {
+        Ok(ProtocolType::Kitty) => PictureKind::Kitty,
+        Ok(ProtocolType::Iterm2) => PictureKind::Iterm2,
+        Ok(ProtocolType::Sixel) => PictureKind::Sixel,
+        Ok(ProtocolType::Halfblocks) | Err(_) => PictureKind::Blocks,
+    };
+    match used {
+        used if used == best => found("pictures", Health::Good, used.word()),
+        PictureKind::Blocks => {
+            let text =
+                format!("blocks, and the terminal says {0}; hint: `pictures = \"{0}\"` under [screen]", best.word());
+            found("pictures", Health::Weak, text)
+        }
+        used => {
+            let text = format!(
+                "{}, which the terminal does not say it can ({}); hint: `pictures = \"{1}\"` under [screen]",
+                used.word(),
+                best.word()
+            );
+            found("pictures", Health::Weak, text)
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Not a terminal emulator: it draws a ratatui [`Buffer`] as it stands.
 
-use super::app::App;
+use super::app::{App, Effect};
 use super::palette::ANSI;
 use super::update::UserInput;
 use crate::config::{Key, Rgb, Role, Settings, from_256};
-use crate::session::{HostMsg, PROTOCOL, State};
+use crate::session::{Command, Feed, HostMsg, PROTOCOL, State};
 use crossterm::event::{KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -16,8 +16,11 @@ use std::fmt::Write;
 const CELL_W: f64 = 8.4;
 const CELL_H: f64 = 18.0;
 
-/// The screen that a terminal of `size` cells would show of `state` after `keys`, as SVG.
-pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key]) -> String {
+/// What a host would tell when it is asked; `None` where that cannot be told here.
+pub type Told<'a> = &'a mut dyn FnMut(&State, &Command) -> Option<Feed>;
+
+/// The screen that a terminal of `size` cells would show of `state` after `keys`, as SVG. What it asks of its host `told` answers.
+pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key], told: Told<'_>) -> String {
     let mut app = App::new(settings, size);
     app.host(HostMsg::Welcome { protocol: PROTOCOL, state: Box::new(state), you: 1, pen: Some(1) });
     app.settle();
@@ -27,6 +30,13 @@ pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key])
         modifiers.set(KeyModifiers::ALT, k.alt);
         app.input(UserInput::Key(KeyEvent::new(k.code, modifiers)));
         app.settle();
+        for effect in app.wanted() {
+            let Effect::Send(command) = &effect else { continue };
+            if let Some(feed) = told(&app.state, command) {
+                app.host(HostMsg::Feed { feed });
+                app.settle();
+            }
+        }
     }
     screen(&mut app, size.0, size.1)
 }

@@ -43,29 +43,8 @@ impl Means {
             (Some(w), Some(h)) if w > 1 && h > 1 => (w, h),
             _ => CELL,
         };
-        let kind = if set == PictureKind::Auto { guessed(env) } else { set };
+        let kind = if set == PictureKind::Auto { PictureKind::of(env) } else { set };
         Means { kind, cell }
-    }
-}
-
-/// The protocol of terminals that say who they are. Multiplexers stand between and say nothing of the terminal behind them.
-fn guessed(env: impl Fn(&str) -> Option<String>) -> PictureKind {
-    let is = |name: &str, what: &[&str]| env(name).is_some_and(|v| what.iter().any(|w| v.eq_ignore_ascii_case(w)));
-    let has = |name: &str| env(name).is_some_and(|v| !v.is_empty());
-    let term = env("TERM").unwrap_or_default();
-    if has("TMUX") || has("STY") || has("ZELLIJ") || term.starts_with("screen") || term.starts_with("tmux") {
-        return PictureKind::Blocks;
-    }
-    if term == "xterm-kitty" || term == "xterm-ghostty" || is("TERM_PROGRAM", &["ghostty", "kitty"]) {
-        return PictureKind::Kitty;
-    }
-    let iterm = ["iTerm.app", "WezTerm", "mintty", "vscode", "rio"];
-    if is("TERM_PROGRAM", &iterm) || is("LC_TERMINAL", &["iTerm2"]) {
-        return PictureKind::Iterm2;
-    }
-    match term.as_str() {
-        "foot" | "foot-extra" | "mlterm" | "mlterm-256color" | "contour" => PictureKind::Sixel,
-        _ => PictureKind::Blocks,
     }
 }
 
@@ -182,27 +161,13 @@ fn fewer_colours(area: Rect, buf: &mut Buffer) {
 mod tests {
     use super::*;
 
-    fn env(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        move |name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
-    }
-
     #[test]
-    fn terminals_that_say_who_they_are_are_believed_and_multiplexers_are_not_seen_through() {
-        let of = |pairs| Means::of(PictureKind::Auto, env(pairs), (0, 0), (80, 24)).kind;
-        assert_eq!(of(&[("TERM", "xterm-kitty")]), PictureKind::Kitty);
-        assert_eq!(of(&[("TERM", "xterm-256color"), ("TERM_PROGRAM", "WezTerm")]), PictureKind::Iterm2);
-        assert_eq!(of(&[("TERM", "xterm-256color"), ("LC_TERMINAL", "iTerm2")]), PictureKind::Iterm2);
-        assert_eq!(of(&[("TERM", "foot")]), PictureKind::Sixel);
-        assert_eq!(of(&[("TERM", "xterm-256color")]), PictureKind::Blocks);
-        assert_eq!(of(&[]), PictureKind::Blocks);
-        assert_eq!(
-            of(&[("TERM", "tmux-256color"), ("TMUX", "/tmp/x"), ("LC_TERMINAL", "iTerm2")]),
-            PictureKind::Blocks
-        );
-        // What is set is done.
-        let set = |kind, pixels, cells| Means::of(kind, env(&[("TMUX", "x")]), pixels, cells);
+    fn what_is_set_is_done_and_a_cell_is_as_large_as_the_kernel_says() {
+        let tmux = |name: &str| (name == "TMUX").then(|| "x".to_owned());
+        let set = |kind, pixels, cells| Means::of(kind, tmux, pixels, cells);
         assert_eq!(set(PictureKind::Sixel, (800, 480), (80, 24)), Means { kind: PictureKind::Sixel, cell: (10, 20) });
         assert_eq!(set(PictureKind::Kitty, (1440, 864), (80, 24)).cell, (18, 36));
+        assert_eq!(set(PictureKind::Auto, (0, 0), (80, 24)).kind, PictureKind::Blocks);
         // Nobody knows.
         for (pixels, cells) in [((0, 0), (80, 24)), ((80, 24), (80, 24)), ((800, 480), (0, 0))] {
             assert_eq!(set(PictureKind::Kitty, pixels, cells).cell, CELL);

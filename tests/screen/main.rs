@@ -3,6 +3,7 @@
 
 mod bytes;
 mod control;
+mod evaluate;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod header;

@@ -319,3 +319,72 @@ impl Compute {
         Some(text.chars().take(TEXT).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answers(given: &[(u32, f32, f32, u16)]) -> Answers {
+        Answers {
+            items: given.iter().map(|g| g.0).collect(),
+            scores: given.iter().map(|g| g.1).collect(),
+            margins: given.iter().map(|g| g.2).collect(),
+            predictions: given.iter().map(|g| g.3).collect(),
+        }
+    }
+
+    #[test]
+    fn files_come_back_as_they_were_and_others_are_refused() {
+        let kept = answers(&[(3, 1.0, 0.5, 2), (0, 0.0, f32::NAN, 65535)]);
+        let bytes = kept.to_bytes("a on 4 items of b").unwrap();
+        let read = Answers::from_bytes(&bytes, "a on 4 items of b").expect("sound");
+        assert_eq!((read.items, read.predictions), (kept.items, kept.predictions));
+        assert!(read.margins[1].is_nan() && read.scores == [1.0, 0.0]);
+        assert!(Answers::from_bytes(&bytes, "a on 5 items of b").is_none());
+        for cut in 0..bytes.len() {
+            assert!(Answers::from_bytes(&bytes[..cut], "a on 4 items of b").is_none(), "{cut}");
+        }
+        let mut unlike = answers(&[(0, 1.0, 0.5, 2)]);
+        unlike.scores.push(1.0);
+        assert!(Answers::from_bytes(&unlike.to_bytes("x").unwrap(), "x").is_none());
+    }
+
+    #[test]
+    fn the_worst_fall_comes_first_and_confusions_are_of_wrong_answers_alone() {
+        // Item: label is its number modulo 2.
+        let before =
+            answers(&[(0, 1.0, 2.0, 0), (1, 1.0, 5.0, 1), (2, 0.0, -1.0, 1), (3, 1.0, 1.0, 1), (4, 0.0, -3.0, 1)]);
+        // In another order, and without item 4.
+        let after = answers(&[(3, 1.0, 0.1, 1), (1, 0.0, -4.0, 0), (2, 1.0, 0.5, 0), (0, 0.0, -0.5, 1)]);
+        let label = |i: usize| Some(i as u32 % 2);
+        let told = |way, from| compare(WhatChanged { round: 1, way, from }, &before, &after, label);
+        let lost = told(Way::Lost, 0);
+        assert_eq!((lost.seen, lost.lost, lost.gained), (4, 2, 1));
+        assert_eq!(lost.items.iter().map(|i| i.index).collect::<Vec<_>>(), [1, 0]);
+        assert_eq!((lost.items[0].before.lead, lost.items[0].after.lead), (Some(5.0), Some(-4.0)));
+        assert_eq!(told(Way::Lost, 1).items.len(), 1);
+        assert_eq!(told(Way::Gained, 0).items[0].index, 2);
+        assert_eq!(lost.classes, [[2, 1, 1], [2, 1, 0]]);
+        let cell = |label, class, before, now| Taken { label, class, before, now };
+        assert_eq!(lost.taken, [cell(1, 0, 0, 1), cell(0, 1, 1, 1)]);
+        let leads = lost.leads.expect("of a classifier");
+        assert!(leads.low <= 0.0 && leads.high >= 0.0 && leads.now.iter().sum::<u32>() == 4, "{leads:?}");
+    }
+
+    #[test]
+    fn scores_without_right_and_wrong_rise_and_fall() {
+        let plain = |scores: &[f32]| Answers {
+            items: (0..scores.len() as u32).collect(),
+            scores: scores.to_vec(),
+            ..Answers::default()
+        };
+        let told = compare(
+            WhatChanged::default(),
+            &plain(&[-3.0, -2.0, -2.5, f32::NAN]),
+            &plain(&[-3.5, -2.0, -1.0, -1.0]),
+            |_| None,
+        );
+        assert_eq!((told.lost, told.gained, told.items.len()), (1, 1, 1));
+        assert!(told.classes.is_empty() && told.taken.is_empty() && told.leads.is_none());
+    }
+}

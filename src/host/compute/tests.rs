@@ -9,7 +9,7 @@ use crate::model::{self, LoadOptions};
 use crate::model::{FamilySpec, ParamStore, export, random};
 use crate::plan::testing::int8;
 use crate::plan::{Author, Decision, DecisionId};
-use crate::session::{Event, Record};
+use crate::session::{Event, Record, Way, WhatChanged};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -222,4 +222,62 @@ fn a_batch_that_was_given_is_told_from_one_that_was_chosen() {
             assert_eq!((recipe.how.batch, recipe.most_at_once), (batch, asked));
         }
     }
+}
+
+#[test]
+fn what_a_round_answers_otherwise_is_told_item_by_item() {
+    let mut r = Rig::new(false);
+    let push = |r: &mut Rig, event: Event| {
+        records(r.state.seq + 1, [event]).iter().for_each(|record| r.state.apply(record));
+    };
+    let ask = |r: &Rig, what: WhatChanged| r.work().changed(&r.state, what);
+    let baseline = r.work().baseline(&r.state, &r.job).expect("evaluated");
+    push(&mut r, Event::Evaluated { evaluation: Box::new(baseline.clone()) });
+    let too_early = ask(&r, WhatChanged { round: 1, ..WhatChanged::default() }).expect_err("nothing made").to_string();
+    assert!(too_early.contains("round 1") && too_early.contains("hint:"), "{too_early}");
+    let made = r.work().compress(&r.state, 1, &r.job).expect("compressed");
+    r.applied(&made);
+    let (evaluation, verdict) = r.work().evaluate(&r.state, 1, &made.artifact, false, &r.job).expect("evaluated");
+    push(&mut r, Event::Evaluated { evaluation: Box::new(evaluation.clone()) });
+
+    let lost = ask(&r, WhatChanged { round: 1, ..WhatChanged::default() }).expect("told");
+    let gained = ask(&r, WhatChanged { round: 1, way: Way::Gained, from: 0 }).expect("told");
+    assert_eq!((lost.seen, lost.items.len(), gained.items.len()), (16, lost.lost, lost.gained));
+    // The same arithmetic as the verdict's, by another way.
+    let change = 100.0 * (lost.gained as f64 - lost.lost as f64) / 16.0;
+    assert!((change - verdict.d_quality).abs() < 1e-9, "{change} {verdict:?}");
+    let by_class: u32 =
+        lost.classes.iter().map(|[_, lost, gained]| gained.wrapping_sub(*lost)).fold(0, u32::wrapping_add);
+    assert_eq!(by_class as i32, lost.gained as i32 - lost.lost as i32);
+    for (class, [n, ..]) in lost.classes.iter().enumerate() {
+        assert_eq!(*n as usize, baseline.metrics.per_class()[class].1);
+    }
+    let wrong: u32 = lost.taken.iter().map(|t| t.now).sum();
+    assert_eq!(wrong as usize, 16 - evaluation.metrics.classes.as_ref().expect("classes").correct);
+    let leads = lost.leads.expect("of a classifier");
+    assert_eq!((leads.before.iter().sum::<u32>(), leads.now.iter().sum::<u32>()), (16, 16));
+    for item in lost.items.iter().chain(&gained.items) {
+        assert!((item.before.score > 0.5) != (item.after.score > 0.5), "{item:?}");
+        let picture = item.picture.as_ref().expect("an image");
+        assert_eq!(picture.rgb.len(), usize::from(picture.width) * usize::from(picture.height) * 3);
+    }
+    // Of another model under the same number, of a damaged file, and of one that is gone nothing is told.
+    let file = r.dir.path().join("session/answers/round-1.safetensors");
+    let kept = std::fs::read(&file).expect("kept");
+    std::fs::write(&file, &kept[..kept.len() - 3]).expect("cut");
+    assert!(ask(&r, lost.asked).is_err());
+    std::fs::write(&file, &kept).expect("put back");
+    assert!(ask(&r, lost.asked).is_ok());
+    push(
+        &mut r,
+        Event::Applied {
+            round: 1,
+            ids: vec![DecisionId(0)],
+            artifact: "another".into(),
+            model_hash: made.model_hash.clone(),
+            used: made.used.clone(),
+        },
+    );
+    let other = ask(&r, lost.asked).expect_err("of another model").to_string();
+    assert!(other.contains("round 1") && other.contains("not kept"), "{other}");
 }

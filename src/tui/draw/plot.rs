@@ -1,9 +1,11 @@
-//! Accuracy against latency: one point a round, the Pareto line through those that none beats.
+//! Accuracy against latency: one point a round, the Pareto line through those that none beats, and the plan that is not built yet as a hollow
+//! point with its range. In view 2 the selected round is marked, and its figures stand under the plot.
 
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{fit, width};
 use crate::session::State;
+use crate::tui::app::{App, View};
 use ratatui::layout::Rect;
 
 /// A round's place in the plot.
@@ -47,6 +49,26 @@ pub(super) fn points(state: &State) -> Vec<Point> {
     out
 }
 
+/// Where the plan that would run now is expected to lie; `None` where nothing of it waits to be built, or an axis is unknown.
+fn forecast(app: &App, base: f64) -> Option<Point> {
+    let waits = app.reviewable() && (!app.state.open().is_empty() || app.state.changes() > 0);
+    let expected = app.expected.as_ref().filter(|_| waits)?;
+    let (latency, quality) = (expected.latency?, expected.quality?);
+    let score = |change: f64| base + change / app.state.metric().scale.abs();
+    let p = Point {
+        round: 0,
+        latency: latency.value,
+        score: score(quality.value),
+        low: score(quality.low),
+        high: score(quality.high),
+        rolled_back: false,
+        pareto: false,
+    };
+    // A range without bounds says nothing, and would leave nothing of the rest.
+    let told = [p.latency, p.score, p.low, p.high].iter().all(|v| v.is_finite()) && quality.high - quality.low < 50.0;
+    told.then_some(p)
+}
+
 pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
     let pal = c.pal;
     if area.height < 5 || area.width < 20 {
@@ -69,17 +91,22 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let base = pts[0].score;
     let floor = budget.drop.map(|d| base - d / metric.scale.abs());
     let fold = |f: fn(f64, f64) -> f64, v: &mut dyn Iterator<Item = f64>| v.reduce(f).unwrap_or(0.0);
-    let mut x0 = fold(f64::min, &mut pts.iter().map(|p| p.latency).chain(budget.latency)) - 0.05;
-    let mut x1 = fold(f64::max, &mut pts.iter().map(|p| p.latency)) + 0.05;
-    let mut y0 = fold(f64::min, &mut pts.iter().map(|p| p.low).chain(floor));
-    let mut y1 = fold(f64::max, &mut pts.iter().map(|p| p.high));
+    let plan = forecast(app, base);
+    let all = || pts.iter().chain(&plan);
+    let mut x0 = fold(f64::min, &mut all().map(|p| p.latency).chain(budget.latency)) - 0.05;
+    let mut x1 = fold(f64::max, &mut all().map(|p| p.latency)) + 0.05;
+    let mut y0 = fold(f64::min, &mut all().map(|p| p.low).chain(floor));
+    let mut y1 = fold(f64::max, &mut all().map(|p| p.high));
     if x1 - x0 < 0.1 {
         (x0, x1) = (x0 - 0.05, x1 + 0.05);
     }
     let pad = ((y1 - y0) * 0.08).max(metric.of_points(0.1) / metric.scale.abs());
     (y0, y1) = (y0 - pad, y1 + pad);
     let axis = 6u16;
-    let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - 1 };
+    let selected = (app.view == View::Evaluate).then(|| app.looked_at().map(|e| e.round)).flatten();
+    let read = selected.and_then(|round| pts.iter().find(|p| p.round == round)).filter(|_| area.height > 8);
+    let feet = 1 + u16::from(read.is_some());
+    let plot = Rect { x: area.x + axis, y: area.y, width: area.width - axis, height: area.height - feet };
     let cell = |part: f64, cells: u16| (part * (cells - 1) as f64).round().clamp(0.0, (cells - 1) as f64) as u16;
     let col = |x: f64| cell((x - x0) / (x1 - x0), plot.width);
     let row = |y: f64| cell((y1 - y) / (y1 - y0), plot.height);
@@ -115,6 +142,16 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
             c.put(plot, r, cb, pal.glyph("╎", "."), pal.fg(Role::Bar));
         }
     }
+    if let Some(p) = &plan {
+        let (x, style) = (col(p.latency), pal.fg(Role::Forecast));
+        for r in row(p.high)..=row(p.low) {
+            c.put(plot, r, x, pal.glyph("┊", ":"), style);
+        }
+        c.put(plot, row(p.score), x, pal.glyph("○", "~"), style);
+        let label = "~plan";
+        let lx = if x as usize + 2 + label.len() > plot.width as usize { x.saturating_sub(6) } else { x + 2 };
+        c.put(plot, row(p.score), lx, label, style);
+    }
     for p in &pts {
         let (x, y) = (col(p.latency), row(p.score));
         let role = match (p.rolled_back, p.pareto) {
@@ -128,7 +165,11 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
             }
         }
         // The mean stands out on its interval.
-        let glyph = if p.rolled_back { pal.glyph("↺", "<") } else { pal.glyph("●", "o") };
+        let glyph = match p.rolled_back {
+            true => pal.glyph("↺", "<"),
+            false if selected == Some(p.round) => pal.glyph("◉", "@"),
+            false => pal.glyph("●", "o"),
+        };
         c.put(plot, y, x, glyph, pal.bold(role));
         let label = if p.round == 0 { "base".to_owned() } else { format!("r{}", p.round) };
         let lx = if x as usize + 2 + width(&label) > plot.width as usize {
@@ -138,8 +179,18 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         };
         c.put(plot, y, lx, &label, pal.fg(role));
     }
-    let (foot, dim, right) = (area.height - 1, pal.fg(Role::Dim), format!("latency {x1:.2}x"));
+    let (foot, dim, right) = (plot.height, pal.fg(Role::Dim), format!("{x1:.2}x"));
+    let name = if plot.width >= 44 { "latency, times the original's" } else { "latency" };
     c.put(area, foot, axis, &format!("{x0:.2}x"), dim);
+    c.put(plot, foot, plot.width.saturating_sub(width(name) as u16) / 2, name, dim);
     c.put(area, foot, area.width.saturating_sub(width(&right) as u16), &right, dim);
+    if let Some(p) = read {
+        let whose = if p.round == 0 { "baseline".to_owned() } else { format!("round {}", p.round) };
+        let (low, high) = metric.shown_range(metric.scale.abs() * p.low, metric.scale.abs() * p.high);
+        let (d, at) = (metric.digits, p.latency);
+        let text =
+            format!("{whose}: {} {:.d$} [{low:.d$}, {high:.d$}] at {at:.2}x", metric.name, metric.value(p.score));
+        c.put(area, foot + 1, axis, &text, pal.fg(Role::Fg));
+    }
     c.put(area, foot, 0, &fit(&metric.name, usize::from(axis)), dim);
 }
