@@ -241,7 +241,7 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
             Ok(engine) => engine.work().and_then(|work| work.changed(state, *what)).map_err(|e| e.to_string()),
             Err(e) => Err(e.clone()),
         };
-        let none = |why| Changed { asked: *what, why: Some(why), ..Changed::default() };
+        let none = |why| Changed::untold(*what, why);
         Some(Feed::Changed(Box::new(found.unwrap_or_else(none))))
     };
     let picture = crate::tui::picture::session(state, settings, size, &keys, &mut told);

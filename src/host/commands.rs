@@ -17,6 +17,15 @@ mod plans;
 
 pub use outside::rehearsable;
 
+/// What is looked up without a job.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Aside {
+    /// What a round's model answers otherwise than the original.
+    Changed(WhatChanged),
+    /// What each precision does to a layer's weights.
+    Rounding(String),
+}
+
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Then {
@@ -42,8 +51,8 @@ pub enum Then {
         waits: bool,
         text: String,
     },
-    /// Reading what a round's model answers otherwise, for whoever watches.
-    Compare(WhatChanged),
+    /// Looking something up beside whatever runs, for whoever watches.
+    Aside(Aside),
     /// For whoever watches, and kept nowhere.
     Tell(Feed),
     /// What the controller's job decodes at.
@@ -76,7 +85,7 @@ pub fn judge(
         Command::Profile | Command::Measure { .. } | Command::Sense | Command::Propose { .. } => (true, true),
         Command::Run | Command::Rehearse | Command::Search | Command::Bisect | Command::Try { .. } => (true, true),
         Command::AskRole { .. } => (true, true),
-        Command::Units { .. } | Command::Changed { .. } => (false, false),
+        Command::Units { .. } | Command::Changed { .. } | Command::Rounding { .. } => (false, false),
         Command::Offer { .. } => (false, true),
         Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
@@ -182,7 +191,11 @@ pub fn judge(
             let scores = desk.importance(&group).map(|s| steepest(&s)).unwrap_or_default();
             then(Vec::new(), Then::Tell(Feed::Units { group, scores }))
         }
-        Command::Changed { what } => then(Vec::new(), Then::Compare(what)),
+        Command::Rounding { layer } => {
+            known(state, &Target::Layer(layer.clone()))?;
+            then(Vec::new(), Then::Aside(Aside::Rounding(layer)))
+        }
+        Command::Changed { what } => then(Vec::new(), Then::Aside(Aside::Changed(what))),
         Command::Undo if state.undo.is_empty() => {
             Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }

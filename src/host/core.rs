@@ -4,7 +4,7 @@
 //! a client or for compute; at most one job runs. What could not be made durable because the disk was full is owed and
 //! written before anything else.
 
-use super::commands::{self, Then};
+use super::commands::{self, Aside, Then};
 use super::dial::Dial;
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
@@ -15,12 +15,12 @@ use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
 use crate::session::{
-    Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State, WhatChanged,
+    Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State,
 };
 use crate::words::counted;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
@@ -93,12 +93,15 @@ impl Running {
     }
 }
 
-/// Takes a flag down when it is dropped, also by a panic.
-struct Done(Arc<AtomicBool>);
+/// Things that are looked up at once at most.
+const MOST_ASIDES: usize = 4;
+
+/// One less when it is dropped, also by a panic.
+struct Done(Arc<AtomicUsize>);
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -124,8 +127,8 @@ pub(super) struct Core {
     waiting: bool,
     /// The plan whose rehearsal failed or was cancelled: not tried again by itself.
     given_up: Option<String>,
-    /// Items are being read for somebody who looks into an evaluation.
-    comparing: Arc<AtomicBool>,
+    /// What is being looked up beside jobs.
+    asides: Arc<AtomicUsize>,
     /// The plan beside which others were looked for already.
     searched: Option<String>,
     /// What opening the journal had to repair, for every client.
@@ -155,7 +158,7 @@ impl Core {
             llm,
             auto,
             ledger,
-            comparing: Arc::default(),
+            asides: Arc::default(),
             searched: None,
             stopping: None,
             waiting: false,
@@ -401,7 +404,7 @@ impl Core {
                 self.tell_agents();
             }
             Then::Tell(feed) => self.feed(feed),
-            Then::Compare(what) => self.compare(what)?,
+            Then::Aside(what) => self.aside(what)?,
             Then::Level(asked) => self.dial.ask(asked),
             Then::TakePen => {
                 self.pen = Some(client);
@@ -556,31 +559,35 @@ impl Core {
                 Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Units { .. } | Feed::Log { .. },
                 _,
             )
-            | (Feed::Changed(_), _) => {}
+            | (Feed::Changed(_) | Feed::Rounding { .. }, _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }
 
-    /// Has items read that a round's model answers otherwise: beside whatever runs, since nothing is computed, and one page at a time.
-    fn compare(&mut self, what: WhatChanged) -> Result<(), String> {
-        if self.comparing.swap(true, Ordering::SeqCst) {
-            return Err("the last page is still being read; hint: ask again in a moment".to_owned());
+    /// Looks something up beside whatever runs: little is computed, and few at a time.
+    fn aside(&mut self, what: Aside) -> Result<(), String> {
+        if self.asides.fetch_add(1, Ordering::SeqCst) >= MOST_ASIDES {
+            self.asides.fetch_sub(1, Ordering::SeqCst);
+            return Err("too much is being looked up already; hint: ask again in a moment".to_owned());
         }
         let (engine, state, tx) = (self.engine.clone(), self.state.clone(), self.tx.clone());
-        let done = Done(self.comparing.clone());
+        let done = Done(self.asides.clone());
         let body = move || {
-            let found = engine.work().and_then(|work| work.changed(&state, what));
-            drop(done);
-            let feed = match found {
-                Ok(changed) => Feed::Changed(Box::new(changed)),
-                Err(e) => {
-                    Feed::Changed(Box::new(Changed { asked: what, why: Some(e.to_string()), ..Changed::default() }))
-                }
+            let feed = match what {
+                Aside::Changed(what) => match engine.work().and_then(|work| work.changed(&state, what)) {
+                    Ok(changed) => Feed::Changed(Box::new(changed)),
+                    Err(e) => Feed::Changed(Box::new(Changed::untold(what, e.to_string()))),
+                },
+                Aside::Rounding(layer) => match engine.work().and_then(|work| work.rounding(&layer)) {
+                    Ok(errors) => Feed::Rounding { layer, errors },
+                    Err(e) => Feed::warn(e.to_string()),
+                },
             };
+            drop(done);
             drop(tx.blocking_send(Input::Feed(feed)));
         };
-        let started = std::thread::Builder::new().name("answers".to_owned()).spawn(body);
-        started.map(drop).map_err(|e| format!("no thread to read items with: {e}; hint: try again"))
+        let started = std::thread::Builder::new().name("aside".to_owned()).spawn(body);
+        started.map(drop).map_err(|e| format!("no thread to look it up with: {e}; hint: try again"))
     }
 
     fn start(&mut self, kind: JobKind) {

@@ -11,6 +11,7 @@ use crate::control::Figures;
 use crate::exec::Cancel;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
+use crate::quant::Precision;
 use crate::session::{
     Answers, Built, Changed, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role, SessionCard,
     State, Utterance, WhatChanged,
@@ -162,6 +163,14 @@ pub trait Work: Engine {
     /// Nothing was kept of such a round.
     fn changed(&self, _: &State, _: WhatChanged) -> Result<Changed, JobError> {
         Err(JobError::Failed("nothing here keeps what models answer".to_owned()))
+    }
+
+    /// How far the weights of the original's `layer` are off in each precision that it can have: see [`Feed::Rounding`].
+    ///
+    /// # Errors
+    /// No such layer, a file that is gone.
+    fn rounding(&self, _layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {
+        Ok(Vec::new())
     }
 
     /// Evaluates a compressed model against the baseline in `state`; `until_clear`: where the task allows it no longer than until it is clear

@@ -155,7 +155,7 @@ impl World {
             | Then::Looks(_)
             | Then::Limits(_)
             | Then::Tell(_)
-            | Then::Compare(_)
+            | Then::Aside(_)
             | Then::Turns(_)
             | Then::Role { .. }
             | Then::Level(_)

@@ -162,6 +162,7 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         | Feed::JobEnd { .. }
         | Feed::Agents { .. }
         | Feed::Units { .. }
+        | Feed::Rounding { .. }
         | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });

@@ -58,6 +58,13 @@ pub struct Changed {
     pub leads: Option<Leads>,
 }
 
+impl Changed {
+    /// Nothing but why nothing can be told.
+    pub fn untold(asked: WhatChanged, why: String) -> Changed {
+        Changed { asked, why: Some(why), ..Changed::default() }
+    }
+}
+
 /// One item before and after.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Item {

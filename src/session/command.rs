@@ -105,6 +105,10 @@ pub enum Command {
     Changed {
         what: WhatChanged,
     },
+    /// What rounding to each precision does to a layer's weights, as a `Rounding` on the feed.
+    Rounding {
+        layer: String,
+    },
     /// Makes what agents read in a note the engineer's own constraints, or lets it go.
     Confirm {
         take: bool,
@@ -216,6 +220,7 @@ impl Command {
             Command::TakePen
                 | Command::Units { .. }
                 | Command::Changed { .. }
+                | Command::Rounding { .. }
                 | Command::Offer { .. }
                 | Command::Try { .. }
                 | Command::Ask { .. }

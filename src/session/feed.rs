@@ -3,6 +3,7 @@
 use super::changed::Changed;
 use super::machine::Machine;
 use crate::control::Figures;
+use crate::quant::Precision;
 use crate::train::{Course, LayerPulse};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -99,6 +100,12 @@ pub enum Feed {
     },
     /// What a round's model answers otherwise than the original, as it was asked.
     Changed(Box<Changed>),
+    /// How far a layer's weights are off in each precision that it can have, rounded to nearest: the root of the squared error as a part of the
+    /// weights' own squares. Empty where it has none.
+    Rounding {
+        layer: String,
+        errors: Vec<(Precision, f32)>,
+    },
     /// A line for the log pane.
     Log {
         level: String,

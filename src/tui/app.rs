@@ -160,6 +160,9 @@ pub struct App {
     pub units: BTreeMap<String, Vec<f32>>,
     /// The group that it asked for last.
     pub asked_units: Option<String>,
+    /// How far weights are off in each precision, by layer, as view 8 asked; and the layer that it asked for last.
+    pub rounding: BTreeMap<String, Vec<(Precision, f32)>>,
+    pub asked_rounding: Option<String>,
     /// What a proposal of theirs may take, in words.
     pub asked_limits: String,
     pub modal: Option<Modal>,
@@ -523,6 +526,10 @@ impl App {
             Feed::Machine(now) => self.machine = Some(now),
             Feed::Units { group, scores } => {
                 self.units.insert(group, scores);
+                self.outlook_stale = true;
+            }
+            Feed::Rounding { layer, errors } => {
+                self.rounding.insert(layer, errors);
                 self.outlook_stale = true;
             }
             Feed::Changed(changed) => self.heard_changed(*changed),

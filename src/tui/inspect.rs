@@ -86,6 +86,14 @@ impl App {
     pub(super) fn inspect(&mut self) {
         self.inspected = self.row_layer().cloned().map(|layer| self.inspected_layer(&layer));
         let group = self.inspected.as_ref().and_then(|i| i.group.as_ref()).filter(|g| g.protected.is_none());
+        if let Some(name) = self.inspected.as_ref().filter(|i| !i.precisions.is_empty()).map(|i| i.name.clone())
+            && self.connected
+            && self.asked_rounding.as_ref() != Some(&name)
+            && !self.rounding.contains_key(&name)
+        {
+            self.asked_rounding = Some(name.clone());
+            self.effects.push(Effect::Send(Command::Rounding { layer: name }));
+        }
         // Asked for once, and again when it was not known yet.
         if let Some(id) = group.map(|g| g.id.clone())
             && self.connected

@@ -13,6 +13,7 @@ pub mod measure;
 mod produce;
 mod propose;
 mod recipe;
+mod rounding;
 mod shelf;
 mod subject;
 #[cfg(test)]
@@ -37,6 +38,7 @@ use crate::model::Model;
 use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
+use crate::quant::Precision;
 use crate::session::{
     Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, WhatChanged,
     private,
@@ -354,6 +356,10 @@ impl Work for Compute {
 
     fn changed(&self, state: &State, what: WhatChanged) -> Result<Changed, JobError> {
         self.what_changed(state, what)
+    }
+
+    fn rounding(&self, layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {
+        self.on_original(|| self.rounding_of(layer))
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {

@@ -76,6 +76,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         below.extend(weights(c, inner.width, room));
     }
     rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
+    let room = (inner.height as usize).saturating_sub(lines.len() + below.len());
+    below.extend(super::whole::told(c, inner.width, room));
     at_the_foot(c, below, figures, inner.height as usize, &mut lines);
     for (i, l) in lines.iter().enumerate() {
         c.line(inner, i as u16, l);

@@ -23,6 +23,7 @@ mod prompt;
 pub(super) mod roofline;
 mod text;
 mod weights;
+mod whole;
 
 use super::app::{App, Pane, View};
 use super::layout::{Layout, inside, layout};

@@ -1,0 +1,117 @@
+//! The whole model on the decision card, where the row leaves room: latency with its tail, throughput, peak memory, what the row's group holds, and
+//! what a network is given.
+//!
+//! Invariants: every line is whole or absent; figures are those of the profile that the list shows, and the round that they are of is named.
+
+use super::{Canvas, span};
+use crate::config::Role;
+use crate::config::text::{clean, wrap};
+use crate::plan::Target;
+use crate::profile::Profile;
+use crate::prune::MemberRole;
+use crate::tui::decide::unit;
+use crate::tui::num;
+use crate::tui::table::shown_round;
+use ratatui::text::Line;
+
+/// As many lines as `room` holds, the most asked for first.
+pub(super) fn told(c: &Canvas<'_>, columns: u16, room: usize) -> Vec<Line<'static>> {
+    let columns = columns.saturating_sub(2) as usize;
+    let mut lines: Vec<Line<'static>> = Vec::new();
+    for text in [latency(c), memory(c), group(c), input(c)].into_iter().flatten() {
+        let more = wrap(&text, columns);
+        if lines.len() + more.len() + usize::from(lines.is_empty()) > room {
+            continue;
+        }
+        if lines.is_empty() {
+            lines.push(Line::default());
+        }
+        lines.extend(more.into_iter().map(|l| Line::from(span(format!(" {l}"), c.pal.fg(Role::Dim)))));
+    }
+    lines
+}
+
+/// The profile that the list shows, and the words for what it is of.
+fn shown<'a>(c: &Canvas<'a>) -> Option<(&'a Profile, String)> {
+    let state = &c.app.state;
+    let newest = shown_round(state);
+    let round = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
+    let whose = if round == 0 { "original".to_owned() } else { format!("round {round}") };
+    Some((state.profile_of(round)?, whose))
+}
+
+fn latency(c: &Canvas<'_>) -> Option<String> {
+    let (p, whose) = shown(c)?;
+    let w = &p.whole;
+    if w.p50 <= 0.0 {
+        return None;
+    }
+    let tail = match w.p99 {
+        Some(p99) => format!("p99 {}", num::ms(p99)),
+        None => format!("p99 not told by {}", crate::words::counted(w.n, "run")),
+    };
+    let item = &c.app.state.metric().item;
+    let rate = p.batch as f64 * 1000.0 / w.p50;
+    Some(format!(
+        "{whose}: p50 {} p95 {} {tail} ms a batch of {}{}{} {item}s/s",
+        num::ms(w.p50),
+        num::ms(w.p95),
+        p.batch,
+        c.pal.dot(),
+        num::scaled(rate, 1.0)
+    ))
+}
+
+fn memory(c: &Canvas<'_>) -> Option<String> {
+    let (p, _) = shown(c)?;
+    let all = p.weight_bytes + p.peak_activation_bytes;
+    (p.peak_activation_bytes > 0).then(|| {
+        format!(
+            "peak memory {}: weights {}, activations {} at the most",
+            num::bytes(all),
+            num::bytes(p.weight_bytes),
+            num::bytes(p.peak_activation_bytes)
+        )
+    })
+}
+
+/// Who makes and who reads the units of the row's group.
+fn group(c: &Canvas<'_>) -> Option<String> {
+    let app = c.app;
+    let Some(Target::Group(id)) = app.focused().map(|f| f.target) else { return None };
+    let group = app.group(&id)?;
+    let of = |role: MemberRole| -> Vec<String> {
+        let names = group.members.iter().filter(|m| m.role == role).map(|m| clean(&m.node).into_owned());
+        let mut names: Vec<String> = names.collect();
+        names.dedup();
+        names
+    };
+    let listed = |names: Vec<String>| match names.len() {
+        0..=3 => names.join(", "),
+        n => format!("{} and {} more", names[..2].join(", "), n - 2),
+    };
+    let (made, read) = (of(MemberRole::Producer), of(MemberRole::Consumer));
+    (!made.is_empty())
+        .then(|| format!("group {} {}: made by {}, read by {}", group.size, unit(group), listed(made), listed(read)))
+}
+
+fn input(c: &Canvas<'_>) -> Option<String> {
+    let card = c.app.state.card.as_ref()?;
+    // Of images; a text's length is in the header.
+    if !matches!(card.graph.input_shape().as_deref(), Ok(&[_, _, _])) {
+        return None;
+    }
+    let p = &card.model.preprocess;
+    let list =
+        |v: &[f32; 3]| v[..p.channels.clamp(1, 3)].iter().map(|x| format!("{x:.3}")).collect::<Vec<_>>().join(" ");
+    Some(format!(
+        "input {}x{}x{}, {}, mean {} std {} ({})",
+        p.size[0],
+        p.size[1],
+        p.channels,
+        p.interpolation.label(),
+        list(&p.mean),
+        list(&p.std),
+        clean(&p.origin)
+    ))
+}
