@@ -7,7 +7,7 @@ use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 13;
+pub const PROTOCOL: u32 = 14;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -53,6 +53,10 @@ pub enum Command {
         target: Target,
         action: Action,
     },
+    /// As [`Command::Decide`], on several targets in one act. What cannot stand is left out, and told.
+    DecideAll {
+        actions: Vec<(Target, Action)>,
+    },
     /// Takes what another plan has for these targets, as the engineer's own decisions, for them to approve.
     Take {
         actions: Vec<(Target, Action)>,
@@ -68,6 +72,12 @@ pub enum Command {
     },
     Veto {
         ids: Vec<DecisionId>,
+        reason: String,
+    },
+    /// Vetoes targets in one act, whether anything is decided there or not: what waits is refused, else what is in force, and nothing new may
+    /// come.
+    VetoAll {
+        targets: Vec<Target>,
         reason: String,
     },
     Reopen {

@@ -1,6 +1,7 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
+use super::history::{self, History};
 use super::update::UserInput;
 use super::{draw, term};
 use crate::config::Settings;
@@ -60,7 +61,8 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     // Never dropped: that would show the cursor, which the guard does, and say on standard error that it could not, with a
     // macro that panics when the terminal that went away was that too.
     let mut screen = ManuallyDrop::new(Terminal::with_options(backend, options).map_err(TuiError::Setup)?);
-    let app = App::new(settings, (area.width, area.height));
+    let mut app = App::new(settings, (area.width, area.height));
+    app.lines = history::place().map(|path| History::load(&path)).unwrap_or_default();
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
     match ended {
@@ -215,6 +217,14 @@ impl Loop {
                     Err(e) => {
                         self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path"))
                     }
+                }
+            }
+            Effect::Remember(line) => {
+                // For comfort only: what cannot be kept is gone with the screen.
+                if let Some(path) = history::place()
+                    && let Err(e) = history::remember(&path, &line)
+                {
+                    tracing::debug!(path = %path.display(), error = %e, "line not kept");
                 }
             }
             Effect::Suspend => {

@@ -2,13 +2,14 @@
 
 use super::app::{App, Effect, Exit, Level, Pane, Shown, View};
 use super::command_line::{CommandLine, Line, parse};
+use super::complete::Known;
 use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
 use super::list::RowRef;
-use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
+use super::modal::{Ask, LINE_BYTES, Modal, Prompt, paste};
 use crate::config::{Act, Key, Theme};
 use crate::control::Asked;
-use crate::plan::{Action, Status, Target};
+use crate::plan::{Action, Status};
 use crate::session::{Command, Proposer, USUAL_TURNS};
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
@@ -54,10 +55,15 @@ impl App {
             UserInput::Key(k) => self.key(k),
             UserInput::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
+                let known = self.known();
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
-                    Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
-                    Some(Modal::Stop | Modal::Help { .. }) | None => None,
+                    Some(Modal::Command(c)) => {
+                        let left_out = paste(&mut c.area, &text, LINE_BYTES);
+                        c.typed(&known);
+                        left_out
+                    }
+                    Some(Modal::Stop | Modal::Help { .. } | Modal::Precisions(_)) | None => None,
                 };
                 if let Some(words) = left_out {
                     self.say(Level::Warn, words);
@@ -105,6 +111,7 @@ impl App {
                 }
                 self.clamp_help();
             }
+            Modal::Precisions(_) => self.picker_key(k),
             Modal::Stop => {
                 self.modal = None;
                 match k.code {
@@ -133,25 +140,51 @@ impl App {
                 }
                 self.live_search();
             }
-            Modal::Command(c) => {
-                let themes = self.settings.theme_dir.clone();
-                match k.code {
-                    _ if leave => self.modal = None,
-                    KeyCode::Enter => {
-                        let text = c.text();
-                        self.modal = None;
-                        self.line(&text);
-                    }
-                    KeyCode::Tab | KeyCode::Down => c.cycle(true),
-                    KeyCode::BackTab | KeyCode::Up => c.cycle(false),
-                    KeyCode::Backspace if c.text().is_empty() => self.modal = None,
-                    _ => {
-                        c.area.input(k);
-                        c.complete(themes.as_deref());
-                    }
+            Modal::Command(_) if leave => self.modal = None,
+            Modal::Command(_) => self.line_key(k),
+        }
+    }
+
+    /// A key while a line is typed.
+    fn line_key(&mut self, k: KeyEvent) {
+        let known = self.known();
+        let Some(Modal::Command(c)) = &mut self.modal else { return };
+        let search = k.modifiers.contains(KeyModifiers::CONTROL) && k.code == KeyCode::Char('r');
+        match k.code {
+            KeyCode::Enter => {
+                let text = c.text();
+                self.modal = None;
+                if self.lines.add(&text) {
+                    self.effects.push(Effect::Remember(text.clone()));
+                }
+                self.line(&text);
+            }
+            _ if search => {
+                let found = c.search(&self.lines, &known);
+                let words = c.sought.clone().unwrap_or_else(|| c.text());
+                if !found {
+                    self.nothing(format!("no earlier line has `{words}`"));
                 }
             }
+            KeyCode::Tab => c.cycle(true),
+            KeyCode::BackTab => c.cycle(false),
+            KeyCode::Up | KeyCode::Down => c.walk(k.code == KeyCode::Up, &self.lines, &known),
+            KeyCode::Backspace if c.text().is_empty() => self.modal = None,
+            _ => {
+                c.area.input(k);
+                c.typed(&known);
+            }
         }
+    }
+
+    /// What the command line completes.
+    fn known(&self) -> Known {
+        let (layers, blocks) = (self.table.layers.iter(), self.table.blocks.iter());
+        let rows = layers.map(|l| &l.name).chain(blocks.map(|b| &b.name));
+        // Hostile names are typed by nobody.
+        let rows = rows.filter(|n| !n.chars().any(crate::plain::hostile)).cloned().collect();
+        let language = self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
+        Known { themes: self.settings.theme_dir.clone(), rows, language }
     }
 
     fn live_search(&mut self) {
@@ -181,21 +214,12 @@ impl App {
         let text = p.text();
         match p.ask {
             Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
+            Ask::VetoAll(targets) => self.command(Command::VetoAll { targets, reason: text }),
             Ask::Note if text.is_empty() => {}
             Ask::Note => self.command(Command::Note { text }),
             Ask::RollBack => self.command(Command::RollBack { reason: text }),
             Ask::Search(_) => self.last_words = text,
-            Ask::Edit(target) => {
-                let Some(group) = self.group(target.name()) else { return };
-                match parse_kept(&text, group.size) {
-                    Ok(kept) => {
-                        let ratio = group.ratio_of(group.kept_at(group.ratio_of(kept)));
-                        self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
-                        self.commit();
-                    }
-                    Err(e) => self.say(Level::Bad, e),
-                }
-            }
+            Ask::Edit(targets) => self.edited(&targets, &text),
         }
     }
 
@@ -218,7 +242,7 @@ impl App {
         if !self.connected {
             self.say(Level::Bad, "no host yet");
         } else if !self.has_pen() {
-            self.draft = None;
+            self.drafts.clear();
             self.say(Level::Warn, format!("you are watching; {} takes the pen", self.label(Act::TakePen)));
         } else {
             return true;
@@ -288,12 +312,15 @@ impl App {
             Act::RatioUpFast => self.decide(|app| app.drag(4)),
             Act::RatioDownFast => self.decide(|app| app.drag(-4)),
             Act::Precision => self.decide(App::next_precision),
+            Act::Precisions => self.decide(App::pick_precision),
             Act::RemoveBlock => self.decide(App::remove_block),
+            Act::Select => self.select_range(),
+            Act::Mark => self.mark(),
             Act::Confirm => self.confirm(),
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
             Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
-            Act::Undo if self.draft.take().is_some() => self.outlook_stale = true,
+            Act::Undo if self.drop_drafts() => self.outlook_stale = true,
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
@@ -358,8 +385,10 @@ impl App {
             Act::Command => self.open_line(""),
             Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
             Act::Cancel => {
-                if self.draft.take().is_some() {
-                    self.say(Level::Info, "edit dropped");
+                if self.drop_drafts() {
+                    self.nothing("edit dropped");
+                } else if self.unselect() {
+                    self.nothing("nothing is selected any more");
                 } else if !self.list.filter.is_empty() {
                     self.list.filter.clear();
                     self.refilter();
@@ -377,7 +406,7 @@ impl App {
     }
 
     fn open_line(&mut self, text: &str) {
-        let line = CommandLine::new(text, self.settings.theme_dir.as_deref());
+        let line = CommandLine::new(text, &self.known());
         self.modal = Some(Modal::Command(Box::new(line)));
     }
 
@@ -507,11 +536,8 @@ impl App {
             }
             Line::Constrain(limit, reason) => self.constrain(limit, reason),
             Line::Precision(precision) => self.set_precision(precision),
-            Line::Sparsify(sparsity) => {
-                let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };
-                let target = Target::Weights(l.name.clone());
-                self.set_draft(target, sparsity.map_or(Action::Keep, |sparsity| Action::Sparsify { sparsity }))
-            }
+            Line::Select(pattern) => self.select(&pattern),
+            Line::Sparsify(sparsity) => self.set_sparsity(sparsity),
             Line::Factors(rank) => self.set_factors(rank),
             Line::Lift(pattern) => self.lift(&pattern),
             Line::Rules(file) => self.bind_rules(&file),
@@ -583,7 +609,7 @@ impl App {
 
     fn run(&mut self) {
         let (approve, drop) = (self.label(Act::Approve), self.label(Act::Cancel));
-        if self.draft.is_some() || !self.sent.is_empty() {
+        if !self.drafts.is_empty() || !self.sent.is_empty() {
             // It would have to be approved first, and may be refused: a run must not go on without it unasked.
             let text = format!("an edit is not approved yet; {approve} approves it, {drop} drops it");
             return self.say(Level::Warn, text);
@@ -607,6 +633,13 @@ impl App {
         self.say(Level::Info, why);
     }
 
+    /// Opens a prompt on what is there now, selected: typing replaces it.
+    pub(super) fn prompt_over(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
+        let mut prompt = Prompt::new(ask, title, hint, text);
+        prompt.area.select_all();
+        self.modal = Some(Modal::Prompt(Box::new(prompt)));
+    }
+
     /// Opens a prompt that begins with `text`.
     pub(super) fn prompt(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
         self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
@@ -627,13 +660,14 @@ impl App {
             Act::Veto => any(vetoable),
             Act::Reopen => any(closed),
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
-                review && self.row_group().is_some()
+                review && !self.groups_of(&self.acted()).is_empty()
             }
-            Act::Precision => review && self.row_precise().is_some(),
+            Act::Precision | Act::Precisions => review && !self.precise(&self.acted()).is_empty(),
+            Act::Select | Act::Mark => self.view == View::Review && !self.list.shown.is_empty(),
             Act::RemoveBlock => review && self.row_block().is_some_and(|b| b.removable),
             Act::ApproveBlock => review && self.row_block().is_some(),
             Act::ApproveAll => review && !self.state.open().is_empty(),
-            Act::Undo => self.draft.is_some() || (self.reviewable() && !self.state.undo.is_empty()),
+            Act::Undo => !self.drafts.is_empty() || (self.reviewable() && !self.state.undo.is_empty()),
             Act::Redo => self.reviewable() && !self.state.redo.is_empty(),
             Act::Run => !self.busy() && self.reviewable() && self.state.changes() > 0,
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
@@ -648,9 +682,12 @@ impl App {
             Act::Fork => self.state.shown_actions().iter().any(|(_, a)| *a != Action::Keep),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
-            Act::Confirm => review && self.draft.is_some(),
+            Act::Confirm => review && !self.drafts.is_empty(),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
-            Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
+            Act::Cancel => {
+                let picked = !self.drafts.is_empty() || !self.selection.is_empty();
+                picked || !self.list.filter.is_empty() || self.view != View::Review
+            }
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
             Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
             Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),

@@ -10,6 +10,8 @@ mod inspect;
 mod keys;
 mod latency;
 mod looks;
+mod many;
+mod picker;
 mod plan;
 mod plans;
 mod robust;

@@ -86,6 +86,13 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
 fn next_step(c: &Canvas<'_>) -> String {
     let (app, s) = (c.app, &c.app.state);
     let key = |a: Act| app.label(a);
+    if let Some(words) = app.selected_words().filter(|_| app.view == View::Review) {
+        let [approve, veto, less, more, precision, drop] =
+            [Act::Approve, Act::Veto, Act::RatioDown, Act::RatioUp, Act::Precision, Act::Cancel].map(key);
+        return format!(
+            "{words} selected: {approve} approves, {veto} vetoes, {less} {more} cut, {precision} sets the precision; {drop} drops it"
+        );
+    }
     if s.card.is_none() {
         return "waiting for the host".into();
     }
@@ -139,7 +146,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
             Edit,
             RatioDown,
             Precision,
+            Precisions,
             Reopen,
+            Select,
             ApproveBlock,
             ApproveAll,
             Run,

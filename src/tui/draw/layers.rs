@@ -14,6 +14,7 @@ use crate::tui::table::{Figures, Table};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
+use std::collections::BTreeSet;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Col {
@@ -123,6 +124,8 @@ struct Grid {
     body: Rect,
     name_w: u16,
     cols: Vec<(Col, [f64; 2])>,
+    /// Layers that are selected.
+    picked: BTreeSet<usize>,
 }
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
@@ -133,6 +136,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
     if let Workload::Decode { context, .. } = app.table.workload {
         title.push(span(format!(" a token after {context}"), pal.bold(Role::Accent)));
+    }
+    let picked = app.selected();
+    if !picked.is_empty() {
+        title.push(span(format!(" {} selected", picked.len()), pal.bold(Role::Edited)));
     }
     if app.list.flat {
         title.push(span(" flat", pal.fg(Role::Dim)));
@@ -168,7 +175,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     head(c, inner, &cols, name_w);
     let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
     let scale = |col: Col| [&blocks, &layers].map(|rows| col.sorts().map_or(0.0, |key| most(rows, key, conv)));
-    let grid = Grid { body, name_w, cols: cols.into_iter().map(|col| (col, scale(col))).collect() };
+    let grid = Grid { body, name_w, cols: cols.into_iter().map(|col| (col, scale(col))).collect(), picked };
     for (row, (i, r)) in app.list.shown.iter().enumerate().skip(app.list.offset).take(body.height as usize).enumerate()
     {
         line(c, &grid, row as u16, *r, i == app.list.cursor);
@@ -233,6 +240,13 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
         },
     };
     name(c, body, row, r, cursor, grid.name_w);
+    // A block's mark is faint where only some of its rows are selected.
+    let rows = app.layers_of(r);
+    let some = rows.iter().filter(|i| grid.picked.contains(i)).count();
+    if some > 0 {
+        let role = if some == rows.len() { Role::Edited } else { Role::Faint };
+        c.put(body, row, 2, pal.glyph("▌", "|"), pal.bold(role).patch(ground));
+    }
     let mut x = grid.name_w;
     for (col, most) in &grid.cols {
         let (w, at) = (col.width() as usize, x + 1);

@@ -15,6 +15,7 @@ pub mod help;
 pub mod inspect;
 mod layers;
 mod machine;
+mod picker;
 pub mod plans;
 mod plot;
 mod prompt;
