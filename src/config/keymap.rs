@@ -143,9 +143,10 @@ acts! {
         Columns "columns" ["w"] "weights" "columns of what layers cost, or of their weights and gradients, and back";
         Select "select" ["V"] "select" "begin a range of rows that follows the cursor, or end it; decisions are for all of them";
         Mark "mark" [","] "mark" "pick this row, or the rows of its block, or let them go";
-        Search "search" ["/"] "filter" "filter rows by name or kind";
-        NextMatch "next-match" ["n"] "next" "next match of the filter's words";
+        Search "search" ["/"] "find" "filter rows by name or kind; in a text, go to the words and mark them";
+        NextMatch "next-match" ["n"] "next" "next match of the words";
         PrevMatch "prev-match" ["N"] "previous" "previous match";
+        NextName "next-name" ["J"] "to row" "go to the row that the agents named last, then to the one named before";
     }
     "Decide" {
         Approve "approve" ["a"] "approve" "approve what is proposed for this row";

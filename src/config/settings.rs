@@ -29,6 +29,8 @@ pub struct Settings {
     pub ascii: bool,
     /// Wrap each frame in the terminal's synchronized update.
     pub sync_update: bool,
+    /// Take the mouse; else the terminal's own selection of text has it.
+    pub mouse: bool,
     /// Column the layer list is sorted by at first: one of [`SORTS`].
     pub sort: String,
     pub mac_convention: MacConvention,
@@ -69,6 +71,7 @@ impl Default for Settings {
             colors: ColorLevel::True,
             ascii: false,
             sync_update: true,
+            mouse: true,
             sort: "p50".into(),
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
@@ -106,6 +109,7 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.colors", Some("PARING_COLORS")), // auto, truecolor, 256, 16 or none
     ("screen.ascii", Some("PARING_ASCII")), // true: draw with ASCII only
     ("screen.sync_update", Some("PARING_SYNC_UPDATE")), // false: no synchronized update (for terminals that stumble)
+    ("screen.mouse", Some("PARING_MOUSE")), // false: leave the mouse to the terminal
     ("screen.sort", None),                  // first sort column, one of SORTS
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
@@ -391,6 +395,7 @@ impl Layers {
             }
             "screen.ascii" => s.ascii = boolean()?,
             "screen.sync_update" => s.sync_update = boolean()?,
+            "screen.mouse" => s.mouse = boolean()?,
             "screen.sort" => s.sort = one_of(&string()?, SORTS)?,
             "screen.mac_convention" => {
                 let word = string()?;

@@ -9,16 +9,18 @@ pub use super::layout::View;
 use super::layout::{self, Layout};
 use super::list::{Columns, List, RowRef, SortKey};
 use super::modal::Modal;
+use super::mouse::Pointer;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::plans::Plans;
+use super::seek::Sought;
 use super::select::Selection;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::control::{Asked, Figures};
-use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
+use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, Record, Standing, State};
@@ -178,6 +180,9 @@ pub struct App {
     /// Selected line of the decision card.
     pub card: usize,
     pub last_words: String,
+    pub pointer: Pointer,
+    /// Words that are looked for in text.
+    pub sought: Sought,
     /// Lines of the command line that were entered before.
     pub lines: History,
     pub measured: Option<Measured>,
@@ -249,49 +254,6 @@ impl App {
             }
         }
         std::mem::take(&mut self.effects)
-    }
-
-    /// `command` went out and will be answered under `reply`, or could not be sent.
-    pub fn posted(&mut self, command: &Command, reply: Option<u64>) {
-        if matches!(command, Command::Take { .. }) {
-            self.takes(reply);
-        }
-        let targets: Vec<&Target> = match command {
-            Command::Decide { target, .. } => vec![target],
-            Command::DecideAll { actions } => actions.iter().map(|(target, _)| target).collect(),
-            _ => return,
-        };
-        for target in targets {
-            match reply {
-                Some(_) => {
-                    let waits = |s: &&mut Sent| s.reply.is_none() && s.draft.target == *target;
-                    if let Some(sent) = self.sent.iter_mut().find(waits) {
-                        sent.reply = reply;
-                    }
-                }
-                None => {
-                    self.sent.retain(|s| s.reply.is_some() || s.draft.target != *target);
-                    self.approve_next.retain(|t| t != target);
-                }
-            }
-        }
-    }
-
-    /// What is durable came as events before this; an edit that was refused is dropped, with the approval that was to
-    /// follow it. Other edits are not touched.
-    fn reply(&mut self, id: u64, result: Result<(), String>) {
-        while let Some(at) = self.sent.iter().position(|s| s.reply == Some(id)) {
-            let target = self.sent.remove(at).draft.target;
-            self.approve_next.retain(|t| *t != target);
-            self.outlook_stale = true;
-        }
-        match result {
-            Ok(()) => self.took(id),
-            Err(e) => {
-                self.level_asked = None;
-                self.say(Level::Bad, e);
-            }
-        }
     }
 
     fn welcome(&mut self, state: State, you: u64, pen: Option<u64>) {
@@ -436,27 +398,6 @@ impl App {
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}
         }
-    }
-
-    /// The approvals that were to follow edits, in one act.
-    fn approve_landed(&mut self, ids: Vec<DecisionId>) {
-        if !ids.is_empty() {
-            self.effects.push(Effect::Send(Command::Approve { ids }));
-        }
-    }
-
-    /// An edit of ours is durable: its draft is done. The decision that is to be approved then, if it is.
-    fn landed(&mut self, target: &Target, action: &Action) -> Option<DecisionId> {
-        let mine = |s: &Sent| s.draft.target == *target && same_cut(&s.draft.action, action, 1e-9);
-        // A host that rounds or clamps still answers the oldest one.
-        let at = self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target));
-        self.sent.remove(at?);
-        if self.sent.iter().any(|s| s.draft.target == *target) {
-            return None;
-        }
-        let i = self.approve_next.iter().position(|t| t == target)?;
-        self.approve_next.swap_remove(i);
-        self.state.planned(target).open.map(|d| d.id)
     }
 
     /// Says what an undo or redo did; what it meant may have given way to newer proposals meanwhile.

@@ -18,6 +18,8 @@ pub enum Ask {
     RollBack,
     /// Filters as it is typed; holds the filter before.
     Search(String),
+    /// Words to look for in a text.
+    Seek,
 }
 
 #[derive(Debug, Clone)]
@@ -54,7 +56,7 @@ impl Prompt {
         match self.ask {
             Ask::Veto(_) | Ask::VetoAll(_) | Ask::RollBack => REASON_BYTES,
             Ask::Note => NOTE_BYTES,
-            Ask::Edit(_) | Ask::Search(_) => LINE_BYTES,
+            Ask::Edit(_) | Ask::Search(_) | Ask::Seek => LINE_BYTES,
         }
     }
 

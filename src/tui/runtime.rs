@@ -6,7 +6,7 @@ use super::update::UserInput;
 use super::{draw, term};
 use crate::config::Settings;
 use crate::host::client::{Client, Messages};
-use crossterm::event::{Event, EventStream, MouseEventKind};
+use crossterm::event::{Event, EventStream};
 use crossterm::{execute, queue, terminal};
 use futures::StreamExt;
 use ratatui::backend::{Backend, CrosstermBackend};
@@ -53,7 +53,7 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
         return Err(TuiError::NotATerminal);
     }
     let mut signals = Signals::new().map_err(TuiError::Setup)?;
-    let guard = term::Guard::new(&mut io::stdout()).map_err(TuiError::Setup)?;
+    let guard = term::Guard::new(&mut io::stdout(), settings.mouse).map_err(TuiError::Setup)?;
     let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
     // A fixed viewport, since one that follows the terminal takes whatever size it says.
     let area = bounded(backend.size().unwrap_or(Size::new(80, 24)));
@@ -112,7 +112,7 @@ impl Loop {
                 _ = signals.terminate.recv() => return Ok(Exit::Signal(libc::SIGTERM)),
                 _ = signals.interrupt.recv() => return Ok(Exit::Signal(libc::SIGINT)),
                 _ = signals.resume.recv() => {
-                    term::enter(&mut io::stdout())?;
+                    term::enter(&mut io::stdout(), self.app.settings.mouse)?;
                     self.repaint(screen)?;
                 }
                 event = events.next() => {
@@ -180,11 +180,7 @@ impl Loop {
                 let area = bounded(Size::new(w, h));
                 self.app.input(UserInput::Resize(area.width, area.height))
             }
-            Event::Mouse(m) => match m.kind {
-                MouseEventKind::ScrollDown => self.app.input(UserInput::Wheel(3)),
-                MouseEventKind::ScrollUp => self.app.input(UserInput::Wheel(-3)),
-                _ => Vec::new(),
-            },
+            Event::Mouse(m) => self.app.input(UserInput::Mouse(m)),
             Event::FocusGained | Event::FocusLost => Vec::new(),
         }
     }
@@ -228,7 +224,7 @@ impl Loop {
                 }
             }
             Effect::Suspend => {
-                term::suspend(&mut io::stdout())?;
+                term::suspend(&mut io::stdout(), self.app.settings.mouse)?;
                 *redraw = true;
             }
             Effect::Repaint => *redraw = true,

@@ -11,7 +11,7 @@ use crate::config::{Act, Key, Theme};
 use crate::control::Asked;
 use crate::plan::{Action, Status};
 use crate::session::{Command, Proposer, USUAL_TURNS};
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEvent};
 
 /// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +38,7 @@ pub enum UserInput {
     Key(KeyEvent),
     Paste(String),
     Resize(u16, u16),
-    /// The wheel, lines down.
-    Wheel(i16),
+    Mouse(MouseEvent),
 }
 
 impl App {
@@ -70,10 +69,7 @@ impl App {
                 }
                 self.live_search();
             }
-            UserInput::Wheel(by) => {
-                let act = if by > 0 { Act::Down } else { Act::Up };
-                (0..by.unsigned_abs()).for_each(|_| self.act(act));
-            }
+            UserInput::Mouse(m) => self.mouse(m),
         }
         std::mem::take(&mut self.effects)
     }
@@ -202,7 +198,7 @@ impl App {
         self.outlook_stale = true;
     }
 
-    fn clamp_help(&mut self) {
+    pub(super) fn clamp_help(&mut self) {
         let lines = super::draw::help::lines(self).len();
         let height = layout::inside(self.layout().body).height as usize;
         if let Some(Modal::Help { scroll }) = &mut self.modal {
@@ -219,6 +215,7 @@ impl App {
             Ask::Note => self.command(Command::Note { text }),
             Ask::RollBack => self.command(Command::RollBack { reason: text }),
             Ask::Search(_) => self.last_words = text,
+            Ask::Seek => self.seek(text),
             Ask::Edit(targets) => self.edited(&targets, &text),
         }
     }
@@ -288,6 +285,17 @@ impl App {
                 self.list.flat = !self.list.flat;
                 self.resort()
             }
+            Act::Search if self.on_text() => {
+                let words = self.sought.words.clone();
+                self.prompt_over(
+                    Ask::Seek,
+                    "find",
+                    "words in this text; enter goes to the first line with them",
+                    &words,
+                )
+            }
+            Act::NextMatch | Act::PrevMatch if self.on_text() => self.seek_next(act == Act::NextMatch),
+            Act::NextName => self.go_to_mentioned(),
             Act::Search => {
                 let before = self.list.filter.clone();
                 let hint = "words of a name or kind; enter keeps the filter, esc drops it";
@@ -389,6 +397,8 @@ impl App {
                     self.nothing("edit dropped");
                 } else if self.unselect() {
                     self.nothing("nothing is selected any more");
+                } else if self.on_text() && !std::mem::take(&mut self.sought).words.is_empty() {
+                    self.nothing("nothing is looked for any more");
                 } else if !self.list.filter.is_empty() {
                     self.list.filter.clear();
                     self.refilter();
@@ -439,7 +449,7 @@ impl App {
     }
 
     /// Moves the cursor; an edit in progress on the row that is left is kept.
-    fn go(&mut self, by: isize) {
+    pub(super) fn go(&mut self, by: isize) {
         let before = self.list.current();
         let rows = list_rows(&self.layout());
         self.list.step(by, rows);
@@ -689,11 +699,14 @@ impl App {
                 picked || !self.list.filter.is_empty() || self.view != View::Review
             }
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
-            Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
-            Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
-            Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::Search | Act::FoldAll => {
-                self.view == View::Review
+            Act::NextMatch | Act::PrevMatch if self.on_text() => !self.sought.words.is_empty(),
+            Act::NextMatch | Act::PrevMatch => {
+                self.view == View::Review && (!self.last_words.is_empty() || !self.list.filter.is_empty())
             }
+            Act::NextName => !self.turns.is_empty() && (self.view == View::Agents || self.view == View::Review),
+            Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
+            Act::Search => self.view == View::Review || self.on_text(),
+            Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::FoldAll => self.view == View::Review,
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }

@@ -11,6 +11,7 @@ mod keys;
 mod latency;
 mod looks;
 mod many;
+mod mouse;
 mod picker;
 mod plan;
 mod plans;

@@ -21,7 +21,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
             c.put(inner, 0, 1, "end the session's host? everything decided is kept", c.pal.fg(Role::Fg));
             c.put(inner, 1, 1, "y yes   any other key no", c.pal.fg(Role::Dim));
         }
-        Modal::Prompt(p) if matches!(p.ask, Ask::Search(_)) => {
+        Modal::Prompt(p) if matches!(p.ask, Ask::Search(_) | Ask::Seek) => {
             let (field, used) = bottom(c, l, "/", &p.area);
             c.put(field, 0, used + 3, &p.hint, c.pal.fg(Role::Dim));
         }
