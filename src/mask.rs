@@ -30,6 +30,21 @@ pub fn address(url: &str) -> String {
     out
 }
 
+/// How keys of well-known services begin.
+const BEGINS: [&str; 6] = ["sk-", "hf_", "ghp_", "github_pat_", "xoxb-", "gsk_"];
+
+/// Whether a line that somebody typed holds what looks like a key or a password: in an address, behind a name such as `api_key=`, behind
+/// `Bearer`, or by how it begins.
+pub fn holds_secret(line: &str) -> bool {
+    let bearer = line.split_whitespace().any(|w| w.eq_ignore_ascii_case("bearer"));
+    let telling = |w: &str| {
+        let named = w.split(['?', '&', ',', ';']).filter_map(|p| p.split_once(['=', ':']));
+        BEGINS.iter().any(|b| w.starts_with(b) && w.len() >= b.len() + LEAST)
+            || named.into_iter().any(|(name, value)| is_secret(name) && !value.is_empty())
+    };
+    bearer || addresses(line) != line || line.split(ends).any(telling)
+}
+
 /// A secret as it is, and as those write it who pack text up: percent signs, base64 of it within something longer (RFC
 /// 4648, both alphabets), hexadecimal digits, a string of JSON within one.
 fn forms(secret: &str) -> Vec<String> {

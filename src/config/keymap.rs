@@ -141,20 +141,24 @@ acts! {
         Flat "flat" ["t"] "flat" "list of layers without blocks, and back";
         Tokens "tokens" ["d"] "prompt/token" "of a language model: what a whole window takes, or one token after it, and back";
         Columns "columns" ["w"] "weights" "columns of what layers cost, or of their weights and gradients, and back";
-        Search "search" ["/"] "filter" "filter rows by name or kind";
-        NextMatch "next-match" ["n"] "next" "next match of the filter's words";
+        Select "select" ["V"] "select" "begin a range of rows that follows the cursor, or end it; decisions are for all of them";
+        Mark "mark" [","] "mark" "pick this row, or the rows of its block, or let them go";
+        Search "search" ["/"] "find" "filter rows by name or kind; in a text, go to the words and mark them";
+        NextMatch "next-match" ["n"] "next" "next match of the words";
         PrevMatch "prev-match" ["N"] "previous" "previous match";
+        NextName "next-name" ["J"] "to row" "go to the row that the agents named last, then to the one named before";
     }
     "Decide" {
         Approve "approve" ["a"] "approve" "approve what is proposed for this row";
-        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds; what is in force goes with the next run";
+        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds: what waits, else what is in force (gone with the next run), else whatever may come";
         Reopen "reopen" ["o"] "reopen" "take back an approval or a veto; propose again what was rolled back";
-        Edit "edit" ["e"] "edit…" "type an exact ratio or number of units to keep";
+        Edit "edit" ["e"] "edit…" "type an exact ratio or number of units to keep, over the present one";
         RatioDown "ratio-down" ["["] "ratio" "remove one step less of the group";
         RatioUp "ratio-up" ["]"] "ratio" "remove one step more of the group";
         RatioDownFast "ratio-down-fast" ["{"] "ratio" "remove four steps less";
         RatioUpFast "ratio-up-fast" ["}"] "ratio" "remove four steps more";
         Precision "precision" ["p"] "precision" "next precision for this layer";
+        Precisions "precisions" ["O"] "precisions…" "choose a precision, with all that is known of the row in each";
         RemoveBlock "remove-block" ["x"] "remove block" "remove this residual block, or keep it after all";
         Confirm "confirm" ["enter"] "keep edit" "keep the edit under the cursor, or open what the row shows";
         ApproveBlock "approve-block" ["A"] "block" "approve every open decision in this block";

@@ -32,6 +32,8 @@ pub struct Settings {
     pub sync_update: bool,
     /// How pictures are drawn.
     pub pictures: PictureKind,
+    /// Take the mouse; else the terminal's own selection of text has it.
+    pub mouse: bool,
     /// Column the layer list is sorted by at first: one of [`SORTS`].
     pub sort: String,
     pub mac_convention: MacConvention,
@@ -73,6 +75,7 @@ impl Default for Settings {
             ascii: false,
             sync_update: true,
             pictures: PictureKind::Auto,
+            mouse: true,
             sort: "p50".into(),
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
@@ -111,6 +114,7 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.ascii", Some("PARING_ASCII")), // true: draw with ASCII only
     ("screen.sync_update", Some("PARING_SYNC_UPDATE")), // false: no synchronized update (for terminals that stumble)
     ("screen.pictures", Some("PARING_PICTURES")), // auto, blocks, kitty, iterm2, sixel or off
+    ("screen.mouse", Some("PARING_MOUSE")), // false: leave the mouse to the terminal
     ("screen.sort", None),                  // first sort column, one of SORTS
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
@@ -400,6 +404,7 @@ impl Layers {
                 let word = one_of(&string()?, &PictureKind::WORDS.map(|(word, _)| word))?;
                 s.pictures = PictureKind::named(&word).unwrap_or_default();
             }
+            "screen.mouse" => s.mouse = boolean()?,
             "screen.sort" => s.sort = one_of(&string()?, SORTS)?,
             "screen.mac_convention" => {
                 let word = string()?;

@@ -12,6 +12,7 @@ use crate::session::{
 };
 
 mod bounds;
+mod many;
 mod outside;
 mod plans;
 
@@ -91,7 +92,7 @@ pub fn judge(
         Command::Control { target } => (target.is_some(), target.is_some()),
         Command::Export { .. } => (true, false),
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
-        Command::Take { .. } => (false, true),
+        Command::Take { .. } | Command::DecideAll { .. } | Command::VetoAll { .. } => (false, true),
         Command::Fork { .. } => (false, false),
         Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
         Command::Heal { .. } => (false, true),
@@ -135,6 +136,8 @@ pub fn judge(
             Ok(Effect::events([tied.unwrap_or(event)]))
         }
         Command::Decide { target, action } => decide(state, desk, target, action),
+        Command::DecideAll { actions } => many::decide(state, desk, actions),
+        Command::VetoAll { targets, reason } => many::veto(state, targets, &reason),
         Command::Take { actions, from } => plans::take(state, desk, actions, &from),
         Command::Fork { name } => plans::fork(state, &name),
         Command::Approve { ids } => approve(state, &ids),

@@ -135,6 +135,9 @@ impl World {
         if let Command::Veto { ids, .. } = &command {
             assert!(self.state.recipe().iter().all(|d| !ids.contains(&d.id)), "a vetoed decision would run");
         }
+        if let Command::VetoAll { targets, .. } = &command {
+            assert!(targets.iter().all(|t| self.state.planned(t).frozen.is_some()), "a veto that does not bind");
+        }
         match effect.then {
             Then::Start(JobKind::Run) => {
                 if self.state.open().is_empty() {
@@ -279,14 +282,22 @@ impl World {
         let command = match self.rng.random_range(0..100) {
             0..8 => return self.propose(),
             8..12 => self.outsider(),
-            12..24 => Command::Decide { target: self.target(), action: self.action() },
+            12..20 => Command::Decide { target: self.target(), action: self.action() },
+            20..24 => {
+                let n = self.rng.random_range(1..=3);
+                Command::DecideAll { actions: (0..n).map(|_| (self.target(), self.action())).collect() }
+            }
             24..32 => {
                 let Some(&id) = self.ids().first() else { return };
                 Command::Edit { id, action: self.action() }
             }
             32..40 => Command::Approve { ids: self.ids() },
             40..48 => Command::Approve { ids: self.state.open().iter().map(|d| d.id).collect() },
-            48..55 => Command::Veto { ids: self.ids(), reason: reason() },
+            48..52 => Command::Veto { ids: self.ids(), reason: reason() },
+            52..55 => {
+                let n = self.rng.random_range(1..=3);
+                Command::VetoAll { targets: (0..n).map(|_| self.target()).collect(), reason: reason() }
+            }
             55..60 => Command::Reopen { ids: self.ids() },
             60..67 => Command::Undo,
             67..71 => Command::Redo,

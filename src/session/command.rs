@@ -54,6 +54,10 @@ pub enum Command {
         target: Target,
         action: Action,
     },
+    /// As [`Command::Decide`], on several targets in one act. What cannot stand is left out, and told.
+    DecideAll {
+        actions: Vec<(Target, Action)>,
+    },
     /// Takes what another plan has for these targets, as the engineer's own decisions, for them to approve.
     Take {
         actions: Vec<(Target, Action)>,
@@ -69,6 +73,12 @@ pub enum Command {
     },
     Veto {
         ids: Vec<DecisionId>,
+        reason: String,
+    },
+    /// Vetoes targets in one act, whether anything is decided there or not: what waits is refused, else what is in force, and nothing new may
+    /// come.
+    VetoAll {
+        targets: Vec<Target>,
         reason: String,
     },
     Reopen {

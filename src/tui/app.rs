@@ -4,21 +4,25 @@
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
 use super::evaluate::Looking;
+use super::history::History;
 use super::inspect::Inspected;
 pub use super::layout::View;
 use super::layout::{self, Layout};
 use super::list::{Columns, List, RowRef, SortKey};
 use super::modal::Modal;
+use super::mouse::Pointer;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::pictures::Means;
 use super::plans::Plans;
+use super::seek::Sought;
+use super::select::Selection;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::control::{Asked, Figures};
-use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target, same_cut};
+use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target};
 use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, Record, Standing, State};
@@ -38,6 +42,8 @@ pub enum Effect {
         path: String,
         text: String,
     },
+    /// Add a line to those that were entered before.
+    Remember(String),
     Suspend,
     Repaint,
     Quit(Exit),
@@ -167,7 +173,9 @@ pub struct App {
     pub asked_limits: String,
     pub modal: Option<Modal>,
     pub message: Option<(Level, String)>,
-    pub draft: Option<Draft>,
+    /// Edits in progress; all of them are kept or dropped together.
+    pub drafts: Vec<Draft>,
+    pub selection: Selection,
     /// Edits sent and not yet answered, so that the row does not flicker back.
     pub sent: Vec<Sent>,
     /// A run without edits that are not approved was warned of when the session was here.
@@ -177,6 +185,11 @@ pub struct App {
     /// Selected line of the decision card.
     pub card: usize,
     pub last_words: String,
+    pub pointer: Pointer,
+    /// Words that are looked for in text.
+    pub sought: Sought,
+    /// Lines of the command line that were entered before.
+    pub lines: History,
     pub measured: Option<Measured>,
     pub expected: Option<Expected>,
     /// The same plan without the decision under the cursor.
@@ -252,43 +265,6 @@ impl App {
         std::mem::take(&mut self.effects)
     }
 
-    /// `command` went out and will be answered under `reply`, or could not be sent.
-    pub fn posted(&mut self, command: &Command, reply: Option<u64>) {
-        if matches!(command, Command::Take { .. }) {
-            self.takes(reply);
-        }
-        let Command::Decide { target, .. } = command else { return };
-        match reply {
-            Some(_) => {
-                let waits = |s: &&mut Sent| s.reply.is_none() && s.draft.target == *target;
-                if let Some(sent) = self.sent.iter_mut().find(waits) {
-                    sent.reply = reply;
-                }
-            }
-            None => {
-                self.sent.retain(|s| s.reply.is_some() || s.draft.target != *target);
-                self.approve_next.retain(|t| t != target);
-            }
-        }
-    }
-
-    /// What is durable came as events before this; an edit that was refused is dropped, with the approval that was to
-    /// follow it. Other edits are not touched.
-    fn reply(&mut self, id: u64, result: Result<(), String>) {
-        if let Some(at) = self.sent.iter().position(|s| s.reply == Some(id)) {
-            let target = self.sent.remove(at).draft.target;
-            self.approve_next.retain(|t| *t != target);
-            self.outlook_stale = true;
-        }
-        match result {
-            Ok(()) => self.took(id),
-            Err(e) => {
-                self.level_asked = None;
-                self.say(Level::Bad, e);
-            }
-        }
-    }
-
     fn welcome(&mut self, state: State, you: u64, pen: Option<u64>) {
         self.connected = true;
         (self.you, self.pen) = (you, pen);
@@ -337,13 +313,14 @@ impl App {
             // What its layers do is known for good.
             Event::Healed { .. } => (self.pulse, self.table_stale) = (None, true),
             Event::Proposed { decisions } => {
-                for d in decisions.iter().filter(|d| d.by_person()) {
-                    self.landed(&d.target, &d.action);
-                }
+                let own = decisions.iter().filter(|d| d.by_person());
+                let ids = own.filter_map(|d| self.landed(&d.target, &d.action)).collect();
+                self.approve_landed(ids);
             }
             Event::Edited { id, action, .. } => {
                 if let Some(target) = self.state.decision(*id).map(|d| d.target.clone()) {
-                    self.landed(&target, action);
+                    let ids = self.landed(&target, action).into_iter().collect();
+                    self.approve_landed(ids);
                 }
             }
             Event::PassedOver { proposals } => {
@@ -433,23 +410,6 @@ impl App {
             | Event::Built { .. }
             | Event::RunStarted { .. }
             | Event::Repaired { .. } => {}
-        }
-    }
-
-    /// An edit of ours is durable: its draft is done, and the approval that was to follow it may.
-    fn landed(&mut self, target: &Target, action: &Action) {
-        let mine = |s: &Sent| s.draft.target == *target && same_cut(&s.draft.action, action, 1e-9);
-        // A host that rounds or clamps still answers the oldest one.
-        let at = self.sent.iter().position(mine).or_else(|| self.sent.iter().position(|s| s.draft.target == *target));
-        let Some(at) = at else { return };
-        self.sent.remove(at);
-        if self.sent.iter().any(|s| s.draft.target == *target) {
-            return;
-        }
-        let Some(i) = self.approve_next.iter().position(|t| t == target) else { return };
-        self.approve_next.swap_remove(i);
-        if let Some(id) = self.state.planned(target).open.map(|d| d.id) {
-            self.effects.push(Effect::Send(Command::Approve { ids: vec![id] }));
         }
     }
 
@@ -577,6 +537,7 @@ impl App {
         if std::mem::take(&mut self.outlook_stale) {
             self.measured = Measured::of(&self.state);
             self.forecast();
+            self.refresh_picker();
             match self.view {
                 View::Plans => self.compare_plans(),
                 View::Inspect => self.inspect(),
@@ -622,7 +583,7 @@ impl App {
     pub fn shown(&self, target: &Target) -> Shown {
         let here = self.state.planned(target);
         let sent = self.sent.iter().rev().map(|s| &s.draft);
-        let local = self.draft.iter().chain(sent).find(|x| x.target == *target);
+        let local = self.drafts.iter().chain(sent).find(|x| x.target == *target);
         let action = match local {
             Some(draft) => draft.action.clone(),
             None => here.open.or_else(|| here.runs()).map_or(Action::Keep, |d| d.action.clone()),
@@ -694,7 +655,7 @@ impl App {
     /// nothing is, what runs does not either.
     pub fn plan(&self, without: &[Target]) -> Vec<Decision> {
         let mut out: Vec<Decision> = self.state.if_approved().into_iter().cloned().collect();
-        for draft in self.sent.iter().map(|s| &s.draft).chain(&self.draft) {
+        for draft in self.sent.iter().map(|s| &s.draft).chain(&self.drafts) {
             match out.iter_mut().find(|d| d.target == draft.target) {
                 Some(d) => d.action = draft.action.clone(),
                 None => out.push(self.fresh(&draft.target, draft.action.clone())),
@@ -711,7 +672,7 @@ impl App {
 
     /// Whether the plan that is shown counts on approvals that were not given.
     pub fn plan_is_open(&self) -> bool {
-        self.draft.is_some() || !self.sent.is_empty() || !self.state.open().is_empty()
+        !self.drafts.is_empty() || !self.sent.is_empty() || !self.state.open().is_empty()
     }
 
     /// Which plan's forecast is shown, in words.

@@ -1,7 +1,9 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
+use super::complete::{Known, offers};
+use super::history::History;
 use super::list::{Columns, SortKey};
-use crate::config::{Act, ColorLevel, MAC_CONVENTIONS, SORTS, Theme, suggestion};
+use crate::config::{Act, ColorLevel, SORTS, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
 use crate::plan::{Limit, Wish};
@@ -9,7 +11,6 @@ use crate::prune::{Rank, Sparsity};
 use crate::quant::Precision;
 use crate::session::{Answers, Command, Looks, MOST_LOOKS, MOST_TURNS, Proposer, Role, USUAL_TURNS};
 use ratatui::style::Style;
-use std::path::Path;
 use tui_textarea::TextArea;
 
 /// One command of the palette.
@@ -114,6 +115,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("search", "", "build other plans for the same budget and try them on held-back images"),
     spec("rehearse", "", "build the approved plan, else what is shown, and try it on held-back images"),
     does(Act::Run, "run", "compress with all approved decisions, then evaluate"),
+    spec("select", "PATTERN | none", "pick the layers that are called so (`layer1.*`) to decide about them together"),
     does(Act::Sense, "sense", "measure sensitivities"),
     spec("sort", "COLUMN", "sort the layers"),
     spec("sparsify", "2:4|50%|off", "zeros among this row's weights, by magnitude"),
@@ -157,6 +159,8 @@ pub enum Line {
     MacConvention(MacConvention),
     Precision(Precision),
     Report(String),
+    /// Picks the rows that the pattern names; `none` lets all go.
+    Select(String),
     Sort(SortKey),
     Sparsify(Option<Sparsity>),
     Stop,
@@ -324,6 +328,8 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "rollback" => Line::Send(Command::RollBack { reason: text() }),
         "rehearse" => Line::Commit(Command::Rehearse),
         "search" => Line::Commit(Command::Search),
+        "select" if rest.is_empty() => return needs("a pattern such as layer1.*, or none"),
+        "select" => Line::Select(text()),
         "sort" => match SortKey::parse(rest) {
             Some(key) => Line::Sort(key),
             None => return needs(&format!("one of {}", SORTS.join(", "))),
@@ -353,19 +359,23 @@ pub fn line(text: &str) -> TextArea<'static> {
     area
 }
 
-/// The line being typed, with what could follow.
+/// The line being typed, with what could follow and where it is among earlier ones.
 #[derive(Debug, Clone)]
 pub struct CommandLine {
     pub area: TextArea<'static>,
     /// Whole-line completions with their explanation.
     pub offers: Vec<(String, String)>,
     pub chosen: Option<usize>,
+    /// How many lines back it is from, while it is as it was entered then; 0: it is new, and nothing is typed yet.
+    back: Option<usize>,
+    /// The words that earlier lines are searched for.
+    pub sought: Option<String>,
 }
 
 impl CommandLine {
-    pub fn new(text: &str, themes: Option<&Path>) -> CommandLine {
-        let mut c = CommandLine { area: line(text), offers: Vec::new(), chosen: None };
-        c.complete(themes);
+    pub fn new(text: &str, known: &Known) -> CommandLine {
+        let mut c = CommandLine { area: line(text), offers: Vec::new(), chosen: None, back: Some(0), sought: None };
+        c.offers = offers(text, known);
         c
     }
 
@@ -373,10 +383,12 @@ impl CommandLine {
         self.area.lines().join(" ")
     }
 
-    /// Refreshes the offers for the text as it stands.
-    pub fn complete(&mut self, themes: Option<&Path>) {
-        self.chosen = None;
-        self.offers = offers(&self.text(), themes);
+    /// Something was typed: refreshes the offers.
+    pub fn typed(&mut self, known: &Known) {
+        let text = self.text();
+        (self.chosen, self.sought) = (None, None);
+        self.back = text.is_empty().then_some(0);
+        self.offers = offers(&text, known);
     }
 
     /// Takes the next (or previous) offer into the line.
@@ -390,41 +402,39 @@ impl CommandLine {
             (Some(i), true) => (i + 1) % n,
             (chosen, false) => (chosen.unwrap_or(0) + n - 1) % n,
         };
-        self.chosen = Some(i);
+        (self.chosen, self.back, self.sought) = (Some(i), None, None);
         self.area = line(&self.offers[i].0);
     }
-}
 
-fn offers(text: &str, themes: Option<&Path>) -> Vec<(String, String)> {
-    let text = text.trim_start();
-    match text.split_once(' ') {
-        None => COMMANDS
-            .iter()
-            .filter(|c| c.name.starts_with(text))
-            .map(|c| {
-                let space = if c.args.is_empty() { "" } else { " " };
-                (format!("{}{space}", c.name), format!("{} — {}", c.args, c.about).trim_start_matches(" — ").to_owned())
-            })
-            .collect(),
-        Some((name, rest)) => {
-            let words: Vec<String> = match name {
-                "theme" => Theme::names(themes),
-                "sort" => SORTS.iter().map(|s| (*s).to_owned()).collect(),
-                "mac-convention" => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
-                "colors" => ColorLevel::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
-                "columns" => Columns::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
-                "export" => FORMATS.iter().map(|f| format!("{f} ")).collect(),
-                "sparsify" => ["2:4", "4:8", "50%", "off"].map(str::to_owned).to_vec(),
-                "factors" => ["25%", "50%", "off"].map(str::to_owned).to_vec(),
-                "control" => ["0.8", "0.7", "off"].map(str::to_owned).to_vec(),
-                "level" => ["auto", "0", "1"].map(str::to_owned).to_vec(),
-                "propose" => ["planner", "agents"].map(str::to_owned).to_vec(),
-                "llm" => vec!["http://localhost:11434/v1 ".into(), "http://localhost:8000/v1 ".into(), "off".into()],
-                _ => Vec::new(),
-            };
-            let rest = rest.trim_start();
-            words.into_iter().filter(|w| w.starts_with(rest)).map(|w| (format!("{name} {w}"), String::new())).collect()
+    /// An earlier line, or a later one again; of a line that something was typed into, the offers.
+    pub fn walk(&mut self, earlier: bool, history: &History, known: &Known) {
+        let Some(back) = self.back.filter(|back| earlier || *back > 0) else { return self.cycle(!earlier) };
+        let to = if earlier { back + 1 } else { back - 1 };
+        match history.back(to) {
+            Some(text) => self.recall(to, text, known),
+            None if !earlier => self.recall(0, "", known),
+            // There are none.
+            None if back == 0 => self.cycle(false),
+            None => {}
         }
+    }
+
+    /// The next earlier line that has what is typed; whether there is one.
+    pub fn search(&mut self, history: &History, known: &Known) -> bool {
+        let from = self.sought.as_ref().and(self.back).unwrap_or(0);
+        let words = self.sought.clone().unwrap_or_else(|| self.text());
+        let found = history.find(&words, from);
+        if let Some(back) = found {
+            self.recall(back, history.back(back).unwrap_or_default(), known);
+            self.sought = Some(words);
+        }
+        found.is_some()
+    }
+
+    fn recall(&mut self, back: usize, text: &str, known: &Known) {
+        self.area = line(text);
+        (self.back, self.chosen, self.sought) = (Some(back), None, None);
+        self.offers = offers(text, known);
     }
 }
 
@@ -542,13 +552,39 @@ mod tests {
 
     #[test]
     fn completion_offers_and_cycles() {
-        let mut c = CommandLine::new("th", None);
+        let known = Known::default();
+        let mut c = CommandLine::new("th", &known);
         assert_eq!(c.offers.len(), 1);
         c.cycle(true);
         assert_eq!(c.text(), "theme ");
-        c.complete(None);
+        c.typed(&known);
         assert!(c.offers.iter().any(|(t, _)| t == "theme cividis"), "{:?}", c.offers);
         c.cycle(false);
         assert!(c.text().starts_with("theme "));
+    }
+
+    #[test]
+    fn earlier_lines_come_back_until_something_is_typed() {
+        let (known, history) = (Known::default(), History::of("theme light\nfreeze layer1.*\nsort p50"));
+        let mut c = CommandLine::new("", &known);
+        let mut walk = |earlier| {
+            c.walk(earlier, &history, &known);
+            c.text()
+        };
+        let seen: Vec<String> = [true, true, true, true, false, false, false].map(&mut walk).to_vec();
+        let wanted = ["sort p50", "freeze layer1.*", "theme light", "theme light", "freeze layer1.*", "sort p50", ""];
+        assert_eq!(seen, wanted);
+        // On a line that was typed the keys go through its offers.
+        let mut c = CommandLine::new("", &known);
+        c.area = line("theme ");
+        c.typed(&known);
+        c.walk(true, &history, &known);
+        assert!(c.text().starts_with("theme ") && c.chosen.is_some(), "{}", c.text());
+        // What is typed is looked for, further back each time.
+        let mut c = CommandLine::new("e", &known);
+        c.typed(&known);
+        assert!(c.search(&history, &known) && c.text() == "freeze layer1.*");
+        assert!(c.search(&history, &known) && c.text() == "theme light");
+        assert!(!c.search(&history, &known) && c.text() == "theme light");
     }
 }

@@ -10,12 +10,11 @@ use super::standing;
 use super::table::{Block, Layer};
 use crate::config::Act;
 use crate::config::text::clean;
-use crate::plan::{Action, DecisionId, Target, same_cut};
-use crate::prune::{Group, Rank};
+use crate::plan::{Action, DecisionId, Limit, Target, same_cut};
+use crate::prune::Group;
 use crate::quant::Precision;
 use crate::session::{Command, Standing};
 
-const NO_WEIGHTS: &str = "this row has no weights to quantize";
 const NO_BLOCK: &str = "this row lies in no block";
 
 /// Can be approved: open, or a draft that is not durable yet.
@@ -24,7 +23,7 @@ pub(super) fn approvable(s: &Shown) -> bool {
 }
 
 pub(super) fn vetoable(s: &Shown) -> bool {
-    refusable(s) || in_force(s)
+    !matches!(s.standing, Standing::Vetoed | Standing::Leaving { .. })
 }
 
 /// Waits for the engineer or for the next run.
@@ -52,20 +51,6 @@ impl App {
         }
     }
 
-    /// The group that the ratio keys move.
-    pub(super) fn row_group(&self) -> Option<&Group> {
-        self.row_layer()?.group.and_then(|g| self.groups().get(g))
-    }
-
-    pub(super) fn row_weighty(&self) -> Option<&Layer> {
-        self.row_layer().filter(|l| l.weighty)
-    }
-
-    /// The row's layer if it has a precision to choose: of its weights, or of the keys and values that it keeps.
-    pub(super) fn row_precise(&self) -> Option<&Layer> {
-        self.row_layer().filter(|l| l.weighty || l.caches)
-    }
-
     fn row_block_index(&self) -> Option<usize> {
         match self.list.current()? {
             RowRef::Block(b) => Some(b),
@@ -77,12 +62,16 @@ impl App {
         self.table.blocks.get(self.row_block_index()?)
     }
 
-    /// What approve, veto and reopen act on: the selected line of the card when it has the keys, else the whole row.
+    /// What approve, veto and reopen act on: the selected line of the card when it has the keys, else the rows that are selected, else the row
+    /// or the block under the cursor.
     pub(super) fn chosen(&self) -> Vec<Shown> {
         if self.pane == Pane::Decision {
             return self.focused().into_iter().collect();
         }
         match self.list.current() {
+            _ if !self.selection.is_empty() => {
+                self.targets_of_rows(&self.selected()).iter().map(|t| self.shown(t)).collect()
+            }
             Some(RowRef::Block(b)) => self.targets_in_block(b).iter().map(|t| self.shown(t)).collect(),
             _ => self.row_shown(),
         }
@@ -104,16 +93,6 @@ impl App {
         may
     }
 
-    /// The row's layer at `precision`, as a draft.
-    pub(super) fn set_precision(&mut self, precision: Precision) {
-        if !self.may_decide(false) {
-            return;
-        }
-        let Some(l) = self.row_precise() else { return self.nothing(NO_WEIGHTS) };
-        let target = Target::Layer(l.name.clone());
-        self.set_draft(target, Action::Precision { precision })
-    }
-
     /// Does what a key asks for where decisions can be made now.
     pub(super) fn decide(&mut self, deed: impl Fn(&mut App)) {
         if self.may_decide(false) {
@@ -122,25 +101,20 @@ impl App {
     }
 
     pub(super) fn reopen(&mut self) {
-        let ids: Vec<DecisionId> = self.chosen().iter().filter(|s| closed(s)).filter_map(|s| s.id).collect();
-        self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids })
-    }
-
-    pub(super) fn edit(&mut self) {
-        let Some(g) = self.row_group() else { return self.nothing("no group to prune on this row") };
-        let title = format!("{} of {} to keep", unit(g), g.size);
-        let hint = format!("a ratio to remove (0.375, 37.5%) or a number to keep; steps of {}", g.granule);
-        let target = Target::Group(g.id.clone());
-        let kept = self.kept_of(&target);
-        self.prompt(Ask::Edit(target), title, hint, &kept.to_string())
-    }
-
-    pub(super) fn next_precision(&mut self) {
-        let Some(l) = self.row_precise() else { return self.nothing(NO_WEIGHTS) };
-        let now = self.precision_of(&self.shown(&Target::Layer(l.name.clone())), &l.name);
-        let all = self.precisions(&l.name);
-        let i = all.iter().position(|p| *p == now).unwrap_or(0);
-        self.set_precision(all[(i + 1) % all.len()])
+        let closed: Vec<Shown> = self.chosen().into_iter().filter(closed).collect();
+        let ids: Vec<DecisionId> = closed.iter().filter_map(|s| s.id).collect();
+        // A veto of what nobody had decided on is a constraint alone.
+        let alone: Vec<Target> = closed.into_iter().filter(|s| s.id.is_none()).map(|s| s.target).collect();
+        if alone.is_empty() || !ids.is_empty() {
+            return self.ids(ids, "nothing approved, vetoed or rolled back here", |ids| Command::Reopen { ids });
+        }
+        match alone.iter().find(|t| self.state.constraints_on(t).any(|c| c.limit != Limit::Freeze)) {
+            Some(t) => {
+                let text = format!("more than a veto binds {t}; hint: `:lift {}` lifts all of it", clean(t.name()));
+                self.say(Level::Warn, text)
+            }
+            None => self.command(Command::Lift { targets: alone }),
+        }
     }
 
     pub(super) fn remove_block(&mut self) {
@@ -161,7 +135,7 @@ impl App {
         if !self.may_decide(true) {
             return;
         }
-        if self.draft.is_some() {
+        if !self.drafts.is_empty() {
             return self.commit();
         }
         if let Some(RowRef::Block(_)) = self.list.current() {
@@ -234,25 +208,31 @@ impl App {
         }
     }
 
-    /// Refuses what waits on the row; where nothing does, takes back what is in force.
+    /// Refuses what waits on the row, else what is in force there, else whatever may come: every row has something to veto.
     pub(super) fn veto(&mut self) {
-        let all = self.chosen();
-        let waits = all.iter().any(refusable);
-        let chosen: Vec<&Shown> = all.iter().filter(|s| if waits { refusable(s) } else { in_force(s) }).collect();
-        let ids: Vec<DecisionId> = chosen.iter().filter_map(|s| s.id).collect();
-        let (Some(first), false) = (chosen.first(), ids.is_empty()) else {
-            return self.nothing("nothing to veto on this row");
+        let all: Vec<Shown> = self.chosen().into_iter().filter(vetoable).collect();
+        let many = !self.selection.is_empty() && self.pane != Pane::Decision;
+        let kinds: [fn(&Shown) -> bool; 2] = [refusable, in_force];
+        // Of several rows each is refused, whatever is decided there.
+        let first = kinds.into_iter().find(|kind| !many && all.iter().any(kind));
+        let chosen: Vec<Shown> = all.into_iter().filter(|s| first.is_none_or(|kind| kind(s))).collect();
+        let Some(shown) = chosen.first() else {
+            let (lift, reopen) = ("`:lift`", self.label(Act::Reopen));
+            return self
+                .nothing(format!("nothing to veto here that is not vetoed; {reopen} or {lift} takes a veto back"));
         };
-        let what = match (ids.len(), &first.target) {
+        let what = match (chosen.len(), &shown.target) {
             (1, Target::Group(n)) => format!("cutting {}", clean(n)),
             (1, Target::Layer(n)) => format!("{}'s precision", clean(n)),
-            (1, Target::Weights(n)) => format!("{} of {}", standing::kind(&first.target), clean(n)),
+            (1, Target::Weights(n)) => format!("{} of {}", standing::kind(&shown.target), clean(n)),
             (1, Target::Block(n)) => format!("removing {}", clean(n)),
-            (n, _) => format!("{n} decisions"),
+            (n, _) if first.is_some() => format!("{n} decisions"),
+            (n, _) => format!("whatever may be decided on {n} targets"),
         };
-        let (title, hint) = match first.standing {
-            Standing::InForce { since } => {
-                let since = if ids.len() == 1 { format!(", in force since r{since}") } else { ", in force".to_owned() };
+        let (title, hint) = match shown.standing {
+            Standing::InForce { since } if first.is_some() => {
+                let since =
+                    if chosen.len() == 1 { format!(", in force since r{since}") } else { ", in force".to_owned() };
                 (format!("veto {what}{since}"), "why? gone with the next run; binds later proposals for just this")
             }
             _ => (format!("veto {what}"), "why? the reason binds later proposals for just this"),
@@ -260,8 +240,14 @@ impl App {
         if !self.may_write() {
             return;
         }
-        self.draft = None;
-        self.prompt(Ask::Veto(ids), title, hint, "")
+        self.drafts.clear();
+        let ids: Option<Vec<DecisionId>> = chosen.iter().map(|s| s.id).collect();
+        let ask = match ids {
+            // Each by the decision that was seen.
+            Some(ids) if first.is_some() => Ask::Veto(ids),
+            _ => Ask::VetoAll(chosen.into_iter().map(|s| s.target).collect()),
+        };
+        self.prompt(ask, title, hint, "")
     }
 
     /// The precision that `layer` would run in as `shown`: the original's where nothing else is decided.
@@ -277,22 +263,6 @@ impl App {
         }
     }
 
-    /// Gives the row's weights low-rank factors, or takes the wish for them back.
-    pub(super) fn set_factors(&mut self, rank: Option<Rank>) {
-        let Some(name) = self.row_weighty().map(|l| l.name.clone()) else {
-            return self.nothing("this row has no weights of its own");
-        };
-        let node = self.state.card.as_ref().and_then(|c| Some(c.graph.node(c.graph.by_name(&name)?)));
-        let action = match (rank, node) {
-            (Some(rank), Some(node)) => match rank.of(&node.op) {
-                Ok(rank) => Action::Factorise { rank },
-                Err(why) => return self.nothing(why),
-            },
-            _ => Action::Keep,
-        };
-        self.set_draft(Target::Weights(name), action)
-    }
-
     /// Units that `target`'s group keeps as things stand.
     pub(super) fn kept_of(&self, target: &Target) -> usize {
         let Some(g) = self.group(target.name()) else { return 0 };
@@ -303,24 +273,6 @@ impl App {
         }
     }
 
-    /// Removes `steps` granules more (or fewer) of the row's group.
-    pub(super) fn drag(&mut self, steps: isize) {
-        let Some(g) = self.row_group() else {
-            let why = self.row_layer().and_then(|l| self.protection(&l.name));
-            return self.nothing(why.unwrap_or_else(|| "no group to prune on this row".to_owned()));
-        };
-        let (id, size) = (g.id.clone(), g.size);
-        let granule = g.granule.max(1);
-        // A step of at least 1/64 keeps wide groups draggable.
-        let step = granule * (size / granule / 64).max(1);
-        let target = Target::Group(id);
-        let now = self.kept_of(&target) as isize;
-        let kept = (now - steps * step as isize).clamp(granule.min(size) as isize, size as isize) as usize;
-        let ratio = 1.0 - kept as f64 / size.max(1) as f64;
-        let action = if kept == size { Action::Keep } else { Action::Prune { ratio, kept: Vec::new() } };
-        self.set_draft(target, action)
-    }
-
     /// Why a row's group must not be pruned, if it must not.
     pub(super) fn protection(&self, layer: &str) -> Option<String> {
         let protected = |g: &&Group| g.protected.is_some() && g.members.iter().any(|m| m.node == layer);
@@ -328,29 +280,45 @@ impl App {
         g.protected.as_ref().map(|p| clean(p).into_owned())
     }
 
-    /// Starts or changes the draft; another target's draft is kept first.
+    /// Starts or changes a draft; those of other targets are kept first.
     pub(super) fn set_draft(&mut self, target: Target, action: Action) {
-        if !self.may_write() {
+        self.set_drafts(vec![Draft { target, action }])
+    }
+
+    /// Starts or changes drafts, which are kept or dropped together. Those of other targets are kept first; where the two have a target in
+    /// common, these take the place of those.
+    pub(super) fn set_drafts(&mut self, drafts: Vec<Draft>) {
+        if drafts.is_empty() || !self.may_write() {
             return;
         }
-        if self.draft.as_ref().is_some_and(|d| d.target != target) {
+        if self.drafts.iter().all(|old| drafts.iter().all(|new| new.target != old.target)) {
             self.commit();
         }
         self.outlook_stale = true;
-        self.draft = Some(Draft { target, action });
+        self.drafts = drafts;
     }
 
-    /// Sends the draft, which the host takes as an edit of what waits on its target, or as a decision of the engineer's own.
+    /// Forgets the edits in progress; whether there were any.
+    pub(super) fn drop_drafts(&mut self) -> bool {
+        !std::mem::take(&mut self.drafts).is_empty()
+    }
+
+    /// Sends the drafts, which the host takes as edits of what waits on their targets, or as decisions of the engineer's own.
     pub(super) fn commit(&mut self) {
-        let Some(draft) = self.draft.take() else { return };
-        self.outlook_stale = true;
-        if same_cut(&self.shown(&draft.target).action, &draft.action, 1e-9) {
+        let mut drafts = std::mem::take(&mut self.drafts);
+        if drafts.is_empty() {
             return;
         }
+        self.outlook_stale = true;
+        drafts.retain(|d| !same_cut(&self.shown(&d.target).action, &d.action, 1e-9));
         // By target, not by id: a proposal that comes in between takes the place of the decision, not of this edit.
-        let command = Command::Decide { target: draft.target.clone(), action: draft.action.clone() };
+        let command = match drafts.as_slice() {
+            [] => return,
+            [one] => Command::Decide { target: one.target.clone(), action: one.action.clone() },
+            all => Command::DecideAll { actions: all.iter().map(|d| (d.target.clone(), d.action.clone())).collect() },
+        };
         if self.sends(command) {
-            self.sent.push(Sent { draft, reply: None });
+            self.sent.extend(drafts.into_iter().map(|draft| Sent { draft, reply: None }));
         }
     }
 }

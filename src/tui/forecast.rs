@@ -32,9 +32,10 @@ impl Forecasts {
         }
     }
 
-    /// What `decision` alone would change of the original, whatever has been built since.
-    pub fn alone(&self, state: &State, decision: &Decision) -> Option<Forecast> {
-        Some(self.forecaster.as_ref()?.plan(&[&resolved(state, decision)]).forecast)
+    /// What `decisions` and nothing else would change of the original, whatever has been built since.
+    pub fn alone(&self, state: &State, decisions: &[Decision]) -> Option<Forecast> {
+        let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
+        Some(self.forecaster.as_ref()?.plan(&all.iter().collect::<Vec<_>>()).forecast)
     }
 
     /// What `decisions` together change of the metric by scans alone, so that two plans can be told apart by what differs in them.

@@ -10,7 +10,7 @@ use super::table::Layer;
 use crate::plan::{Action, Decision, Forecast, Target};
 use crate::profile::{Ladder, SensTarget};
 use crate::prune::{Group, MemberRole};
-use crate::quant::Precision;
+use crate::quant::{Precision, Runs};
 use crate::session::Command;
 
 /// Widths that are told, the whole one included.
@@ -69,16 +69,25 @@ pub struct Width {
     pub quality: Option<f64>,
 }
 
-/// A layer in one precision.
+/// A layer in one precision, or several layers together.
 #[derive(Debug, Clone)]
 pub struct Format {
     pub precision: Precision,
     pub shown: bool,
+    /// Milliseconds as ladders have them, and whether they are in doubt; of several layers where all have one.
     pub rung: Option<(f64, bool)>,
+    /// Measured of one layer alone on calibration data: nats.
     pub kl: Option<f64>,
     pub forecast: Option<Forecast>,
     /// What it changes of the metric by scans alone.
     pub quality: Option<f64>,
+    /// A kernel multiplies what is stored; `None` where the session's device does not tell.
+    pub kernel: Option<bool>,
+    /// How far one layer's weights are off, rounded to nearest: a part of their norm.
+    pub error: Option<f32>,
+    /// How many of the layers take it, and why the first of the others does not.
+    pub takes: usize,
+    pub why: Option<String>,
 }
 
 impl App {
@@ -185,7 +194,7 @@ impl App {
                 rung: ladder.and_then(|l| rung(l, Precision::F32, (produces, kept, group.size))),
                 kl: if whole { Some(0.0) } else { point.map(|p| p.kl) },
                 quality: self.forecasts.scanned(&self.state, std::slice::from_ref(&own)).filter(|_| !whole),
-                forecast: (!whole).then(|| self.forecasts.alone(&self.state, &own)).flatten(),
+                forecast: (!whole).then(|| self.forecasts.alone(&self.state, std::slice::from_ref(&own))).flatten(),
             }
         });
         OfGroup {
@@ -204,28 +213,49 @@ impl App {
     }
 
     fn formats(&self, layer: &Layer) -> Vec<Format> {
-        let target = Target::Layer(layer.name.clone());
-        let now = self.precision_of(&self.shown(&target), &layer.name);
-        let ladder = self.state.ladders.iter().find(|l| l.layer == layer.name);
-        let row = self.state.profile_of(0).and_then(|p| p.rows.iter().find(|r| r.name == layer.name));
-        let filed = row.map_or(Precision::F32, |r| r.precision);
-        let of = |precision: Precision| {
-            let curve = self.state.sensitivity.get(&SensTarget::Layer(layer.name.clone(), precision));
-            let own = self.fresh(&target, Action::Precision { precision });
-            Format {
-                precision,
-                shown: precision == now,
-                rung: ladder.and_then(|l| rung(l, precision, (true, 1, 1))),
-                kl: curve.and_then(|c| c.points.first()).map(|p| p.kl),
-                quality: if own.action == (Action::Precision { precision: filed }) {
-                    Some(0.0)
-                } else {
-                    self.forecasts.scanned(&self.state, std::slice::from_ref(&own))
-                },
-                forecast: self.forecasts.alone(&self.state, &own),
-            }
-        };
-        self.precisions(&layer.name).into_iter().map(of).collect()
+        let names = [layer.name.clone()];
+        self.precisions(&layer.name).into_iter().map(|p| self.format(&names, p)).collect()
+    }
+
+    /// What is known of `layers` in `precision`: of those that take it.
+    pub(super) fn format(&self, layers: &[String], precision: Precision) -> Format {
+        let action = Action::Precision { precision };
+        let target = |name: &String| Target::Layer(name.clone());
+        let refusals: Vec<Option<String>> = layers.iter().map(|l| self.refuses(&target(l), &action)).collect();
+        let fit: Vec<&String> = layers.iter().zip(&refusals).filter(|(_, no)| no.is_none()).map(|(l, _)| l).collect();
+        let own: Vec<Decision> = fit.iter().map(|l| self.fresh(&target(l), action.clone())).collect();
+        let ladder = |name: &String| self.state.ladders.iter().find(|l| l.layer == *name);
+        let rungs: Option<Vec<(f64, bool)>> = fit.iter().map(|l| rung(ladder(l)?, precision, (true, 1, 1))).collect();
+        let summed = |all: Vec<(f64, bool)>| (all.iter().map(|(ms, _)| ms).sum(), all.iter().any(|(_, noisy)| *noisy));
+        let row = |name: &String| self.state.profile_of(0).and_then(|p| p.rows.iter().find(|r| r.name == *name));
+        let filed = |name: &&String| row(name).map_or(Precision::F32, |r| r.precision) == precision;
+        let curve = |name: &String| self.state.sensitivity.get(&SensTarget::Layer(name.clone(), precision));
+        let alone = if let [one] = fit.as_slice() { curve(one) } else { None };
+        let timed =
+            || layers.iter().any(|l| ladder(l).is_some_and(|l| l.points.iter().any(|p| p.precision == precision)));
+        let on_a_cpu = self.state.card.as_ref().is_some_and(|c| c.device.starts_with("cpu"));
+        Format {
+            precision,
+            shown: layers.iter().all(|l| self.precision_of(&self.shown(&target(l)), l) == precision),
+            rung: rungs.filter(|all| !all.is_empty()).map(summed),
+            kl: alone.and_then(|c| c.points.first()).map(|p| p.kl),
+            quality: match fit.iter().all(filed) {
+                _ if fit.is_empty() => None,
+                true => Some(0.0),
+                false => self.forecasts.scanned(&self.state, &own),
+            },
+            forecast: if own.is_empty() { None } else { self.forecasts.alone(&self.state, &own) },
+            // Ladders time what has a kernel of its own, on any device.
+            kernel: if on_a_cpu { Some(precision.runs() == Runs::Real) } else { timed().then_some(true) },
+            error: match fit.as_slice() {
+                [one] => {
+                    self.rounding.get(*one).and_then(|all| all.iter().find(|(p, _)| *p == precision)).map(|(_, e)| *e)
+                }
+                _ => None,
+            },
+            takes: fit.len(),
+            why: refusals.into_iter().flatten().next(),
+        }
     }
 }
 

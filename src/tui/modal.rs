@@ -1,6 +1,7 @@
 //! Dialogs over the screen: a prompt, the command line, a confirmation, the help.
 
 use super::command_line::{CommandLine, line};
+use super::picker::Picker;
 use crate::plan::{DecisionId, Target};
 use crate::session::{NOTE_BYTES, REASON_BYTES};
 use tui_textarea::TextArea;
@@ -9,12 +10,16 @@ use tui_textarea::TextArea;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ask {
     Veto(Vec<DecisionId>),
+    /// Of rows that need not have a decision.
+    VetoAll(Vec<Target>),
     Note,
-    /// An exact ratio or number of units.
-    Edit(Target),
+    /// An exact ratio or number of units, of groups.
+    Edit(Vec<Target>),
     RollBack,
     /// Filters as it is typed; holds the filter before.
     Search(String),
+    /// Words to look for in a text.
+    Seek,
 }
 
 #[derive(Debug, Clone)]
@@ -29,6 +34,7 @@ pub struct Prompt {
 pub enum Modal {
     Prompt(Box<Prompt>),
     Command(Box<CommandLine>),
+    Precisions(Box<Picker>),
     /// Whether the session's host shall end.
     Stop,
     Help {
@@ -48,9 +54,9 @@ impl Prompt {
     /// Most bytes that this prompt takes.
     fn most(&self) -> usize {
         match self.ask {
-            Ask::Veto(_) | Ask::RollBack => REASON_BYTES,
+            Ask::Veto(_) | Ask::VetoAll(_) | Ask::RollBack => REASON_BYTES,
             Ask::Note => NOTE_BYTES,
-            Ask::Edit(_) | Ask::Search(_) => LINE_BYTES,
+            Ask::Edit(_) | Ask::Search(_) | Ask::Seek => LINE_BYTES,
         }
     }
 

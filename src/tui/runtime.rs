@@ -1,12 +1,13 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
+use super::history::{self, History};
 use super::pictures::Means;
 use super::update::UserInput;
 use super::{draw, term};
 use crate::config::Settings;
 use crate::host::client::{Client, Messages};
-use crossterm::event::{Event, EventStream, MouseEventKind};
+use crossterm::event::{Event, EventStream};
 use crossterm::{execute, queue, terminal};
 use futures::StreamExt;
 use ratatui::backend::{Backend, CrosstermBackend};
@@ -60,7 +61,7 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
         return Err(TuiError::NotATerminal);
     }
     let mut signals = Signals::new().map_err(TuiError::Setup)?;
-    let guard = term::Guard::new(&mut io::stdout()).map_err(TuiError::Setup)?;
+    let guard = term::Guard::new(&mut io::stdout(), settings.mouse).map_err(TuiError::Setup)?;
     let backend = CrosstermBackend::new(BufWriter::with_capacity(1 << 16, io::stdout()));
     // A fixed viewport, since one that follows the terminal takes whatever size it says.
     let area = bounded(backend.size().unwrap_or(Size::new(80, 24)));
@@ -70,6 +71,7 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     let mut screen = ManuallyDrop::new(Terminal::with_options(backend, options).map_err(TuiError::Setup)?);
     let mut app = App::new(settings, (area.width, area.height));
     app.means = means(&app);
+    app.lines = history::place().map(|path| History::load(&path)).unwrap_or_default();
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
     match ended {
@@ -119,7 +121,7 @@ impl Loop {
                 _ = signals.terminate.recv() => return Ok(Exit::Signal(libc::SIGTERM)),
                 _ = signals.interrupt.recv() => return Ok(Exit::Signal(libc::SIGINT)),
                 _ = signals.resume.recv() => {
-                    term::enter(&mut io::stdout())?;
+                    term::enter(&mut io::stdout(), self.app.settings.mouse)?;
                     self.repaint(screen)?;
                 }
                 event = events.next() => {
@@ -187,11 +189,7 @@ impl Loop {
                 let area = bounded(Size::new(w, h));
                 self.app.input(UserInput::Resize(area.width, area.height))
             }
-            Event::Mouse(m) => match m.kind {
-                MouseEventKind::ScrollDown => self.app.input(UserInput::Wheel(3)),
-                MouseEventKind::ScrollUp => self.app.input(UserInput::Wheel(-3)),
-                _ => Vec::new(),
-            },
+            Event::Mouse(m) => self.app.input(UserInput::Mouse(m)),
             Event::FocusGained | Event::FocusLost => Vec::new(),
         }
     }
@@ -226,8 +224,16 @@ impl Loop {
                     }
                 }
             }
+            Effect::Remember(line) => {
+                // For comfort only: what cannot be kept is gone with the screen.
+                if let Some(path) = history::place()
+                    && let Err(e) = history::remember(&path, &line)
+                {
+                    tracing::debug!(path = %path.display(), error = %e, "line not kept");
+                }
+            }
             Effect::Suspend => {
-                term::suspend(&mut io::stdout())?;
+                term::suspend(&mut io::stdout(), self.app.settings.mouse)?;
                 *redraw = true;
             }
             Effect::Repaint => *redraw = true,

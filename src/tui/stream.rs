@@ -159,6 +159,17 @@ impl Scroll {
         self.follow = self.back == 0;
     }
 
+    /// All lines, oldest first.
+    pub fn lines(&self) -> impl Iterator<Item = &WrappedLine> {
+        self.cache.iter().flat_map(|(_, l)| l)
+    }
+
+    /// Moves so that `line` is the first of `height`, or as near as the end allows.
+    pub fn show(&mut self, line: usize, height: usize) {
+        self.back = self.total.saturating_sub(line + height);
+        self.follow = self.back == 0;
+    }
+
     /// The `height` lines in view, oldest first.
     pub fn window(&self, height: usize) -> Vec<&WrappedLine> {
         let end = self.total.saturating_sub(self.back.min(self.total.saturating_sub(height)));

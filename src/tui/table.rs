@@ -380,6 +380,11 @@ impl Table {
         self.by_name.get(name).and_then(|&i| self.layers.get(i))
     }
 
+    /// Where the layer of exactly that name is.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied().filter(|&i| self.layers.get(i).is_some_and(|l| l.name == name))
+    }
+
     /// Everything a decision could be made about on this row.
     pub fn targets(&self, layer: &Layer, groups: &[Group]) -> Vec<Target> {
         let group = layer.group.and_then(|g| groups.get(g)).map(|g| Target::Group(g.id.clone()));

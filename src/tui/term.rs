@@ -15,11 +15,16 @@ static OWNED: AtomicBool = AtomicBool::new(false);
 /// How long a screen without its terminal has to end in its own way. The session is another process's.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Takes the terminal: raw mode, alternate screen, bracketed paste.
-pub fn enter(out: &mut impl Write) -> io::Result<()> {
+/// Asks for presses, drags and the wheel of the mouse (modes 1000 and 1002), with positions in decimal (1006). Not for every move, as crossterm does:
+/// that would be sent through a slow line for nothing.
+const MOUSE: &str = "\x1b[?1000h\x1b[?1002h\x1b[?1006h";
+
+/// Takes the terminal: raw mode, alternate screen, bracketed paste, and the `mouse` where it is wanted.
+pub fn enter(out: &mut impl Write, mouse: bool) -> io::Result<()> {
     terminal::enable_raw_mode()?;
     OWNED.store(true, Ordering::SeqCst);
-    execute!(out, terminal::EnterAlternateScreen, event::EnableBracketedPaste, cursor::Hide)
+    execute!(out, terminal::EnterAlternateScreen, event::EnableBracketedPaste, cursor::Hide)?;
+    execute!(out, style::Print(if mouse { MOUSE } else { "" }))
 }
 
 /// Gives the terminal back as it was. Errors are of no use to anyone here: the terminal may be gone.
@@ -32,6 +37,8 @@ pub fn restore() {
         out,
         terminal::EndSynchronizedUpdate,
         style::ResetColor,
+        // Whether it was taken or not.
+        event::DisableMouseCapture,
         event::DisableBracketedPaste,
         terminal::LeaveAlternateScreen,
         cursor::Show
@@ -44,7 +51,7 @@ pub fn restore() {
 pub struct Guard(());
 
 impl Guard {
-    pub fn new(out: &mut impl Write) -> io::Result<Guard> {
+    pub fn new(out: &mut impl Write, mouse: bool) -> io::Result<Guard> {
         static HOOK: std::sync::Once = std::sync::Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -54,7 +61,7 @@ impl Guard {
             }));
         });
         let guard = Guard(());
-        enter(out)?;
+        enter(out, mouse)?;
         Ok(guard)
     }
 }
@@ -66,13 +73,13 @@ impl Drop for Guard {
 }
 
 /// Stops this process as Ctrl-Z does, and comes back when it is continued.
-pub fn suspend(out: &mut impl Write) -> io::Result<()> {
+pub fn suspend(out: &mut impl Write, mouse: bool) -> io::Result<()> {
     restore();
     // SAFETY: raising a signal in our own process group has no memory effects.
     unsafe {
         libc::kill(0, libc::SIGTSTP);
     }
-    enter(out)
+    enter(out, mouse)
 }
 
 /// The OSC 52 sequence that asks the terminal to put `text` on the clipboard.

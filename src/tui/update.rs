@@ -2,15 +2,16 @@
 
 use super::app::{App, Effect, Exit, Level, Pane, Shown, View};
 use super::command_line::{CommandLine, Line, parse};
+use super::complete::Known;
 use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
 use super::list::RowRef;
-use super::modal::{Ask, LINE_BYTES, Modal, Prompt, parse_kept, paste};
+use super::modal::{Ask, LINE_BYTES, Modal, Prompt, paste};
 use crate::config::{Act, Key, Theme};
 use crate::control::Asked;
-use crate::plan::{Action, Status, Target};
+use crate::plan::{Action, Status};
 use crate::session::{Command, Proposer, USUAL_TURNS};
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEvent};
 
 /// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
@@ -37,8 +38,7 @@ pub enum UserInput {
     Key(KeyEvent),
     Paste(String),
     Resize(u16, u16),
-    /// The wheel, lines down.
-    Wheel(i16),
+    Mouse(MouseEvent),
 }
 
 impl App {
@@ -54,20 +54,22 @@ impl App {
             UserInput::Key(k) => self.key(k),
             UserInput::Paste(text) => {
                 let text = crate::config::text::clean(&text).into_owned();
+                let known = self.known();
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
-                    Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
-                    Some(Modal::Stop | Modal::Help { .. }) | None => None,
+                    Some(Modal::Command(c)) => {
+                        let left_out = paste(&mut c.area, &text, LINE_BYTES);
+                        c.typed(&known);
+                        left_out
+                    }
+                    Some(Modal::Stop | Modal::Help { .. } | Modal::Precisions(_)) | None => None,
                 };
                 if let Some(words) = left_out {
                     self.say(Level::Warn, words);
                 }
                 self.live_search();
             }
-            UserInput::Wheel(by) => {
-                let act = if by > 0 { Act::Down } else { Act::Up };
-                (0..by.unsigned_abs()).for_each(|_| self.act(act));
-            }
+            UserInput::Mouse(m) => self.mouse(m),
         }
         std::mem::take(&mut self.effects)
     }
@@ -105,6 +107,7 @@ impl App {
                 }
                 self.clamp_help();
             }
+            Modal::Precisions(_) => self.picker_key(k),
             Modal::Stop => {
                 self.modal = None;
                 match k.code {
@@ -133,25 +136,51 @@ impl App {
                 }
                 self.live_search();
             }
-            Modal::Command(c) => {
-                let themes = self.settings.theme_dir.clone();
-                match k.code {
-                    _ if leave => self.modal = None,
-                    KeyCode::Enter => {
-                        let text = c.text();
-                        self.modal = None;
-                        self.line(&text);
-                    }
-                    KeyCode::Tab | KeyCode::Down => c.cycle(true),
-                    KeyCode::BackTab | KeyCode::Up => c.cycle(false),
-                    KeyCode::Backspace if c.text().is_empty() => self.modal = None,
-                    _ => {
-                        c.area.input(k);
-                        c.complete(themes.as_deref());
-                    }
+            Modal::Command(_) if leave => self.modal = None,
+            Modal::Command(_) => self.line_key(k),
+        }
+    }
+
+    /// A key while a line is typed.
+    fn line_key(&mut self, k: KeyEvent) {
+        let known = self.known();
+        let Some(Modal::Command(c)) = &mut self.modal else { return };
+        let search = k.modifiers.contains(KeyModifiers::CONTROL) && k.code == KeyCode::Char('r');
+        match k.code {
+            KeyCode::Enter => {
+                let text = c.text();
+                self.modal = None;
+                if self.lines.add(&text) {
+                    self.effects.push(Effect::Remember(text.clone()));
+                }
+                self.line(&text);
+            }
+            _ if search => {
+                let found = c.search(&self.lines, &known);
+                let words = c.sought.clone().unwrap_or_else(|| c.text());
+                if !found {
+                    self.nothing(format!("no earlier line has `{words}`"));
                 }
             }
+            KeyCode::Tab => c.cycle(true),
+            KeyCode::BackTab => c.cycle(false),
+            KeyCode::Up | KeyCode::Down => c.walk(k.code == KeyCode::Up, &self.lines, &known),
+            KeyCode::Backspace if c.text().is_empty() => self.modal = None,
+            _ => {
+                c.area.input(k);
+                c.typed(&known);
+            }
         }
+    }
+
+    /// What the command line completes.
+    fn known(&self) -> Known {
+        let (layers, blocks) = (self.table.layers.iter(), self.table.blocks.iter());
+        let rows = layers.map(|l| &l.name).chain(blocks.map(|b| &b.name));
+        // Hostile names are typed by nobody.
+        let rows = rows.filter(|n| !n.chars().any(crate::plain::hostile)).cloned().collect();
+        let language = self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
+        Known { themes: self.settings.theme_dir.clone(), rows, language }
     }
 
     fn live_search(&mut self) {
@@ -169,7 +198,7 @@ impl App {
         self.outlook_stale = true;
     }
 
-    fn clamp_help(&mut self) {
+    pub(super) fn clamp_help(&mut self) {
         let lines = super::draw::help::lines(self).len();
         let height = layout::inside(self.layout().body).height as usize;
         if let Some(Modal::Help { scroll }) = &mut self.modal {
@@ -181,21 +210,13 @@ impl App {
         let text = p.text();
         match p.ask {
             Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
+            Ask::VetoAll(targets) => self.command(Command::VetoAll { targets, reason: text }),
             Ask::Note if text.is_empty() => {}
             Ask::Note => self.command(Command::Note { text }),
             Ask::RollBack => self.command(Command::RollBack { reason: text }),
             Ask::Search(_) => self.last_words = text,
-            Ask::Edit(target) => {
-                let Some(group) = self.group(target.name()) else { return };
-                match parse_kept(&text, group.size) {
-                    Ok(kept) => {
-                        let ratio = group.ratio_of(group.kept_at(group.ratio_of(kept)));
-                        self.set_draft(target, Action::Prune { ratio, kept: Vec::new() });
-                        self.commit();
-                    }
-                    Err(e) => self.say(Level::Bad, e),
-                }
-            }
+            Ask::Seek => self.seek(text),
+            Ask::Edit(targets) => self.edited(&targets, &text),
         }
     }
 
@@ -218,7 +239,7 @@ impl App {
         if !self.connected {
             self.say(Level::Bad, "no host yet");
         } else if !self.has_pen() {
-            self.draft = None;
+            self.drafts.clear();
             self.say(Level::Warn, format!("you are watching; {} takes the pen", self.label(Act::TakePen)));
         } else {
             return true;
@@ -264,6 +285,17 @@ impl App {
                 self.list.flat = !self.list.flat;
                 self.resort()
             }
+            Act::Search if self.on_text() => {
+                let words = self.sought.words.clone();
+                self.prompt_over(
+                    Ask::Seek,
+                    "find",
+                    "words in this text; enter goes to the first line with them",
+                    &words,
+                )
+            }
+            Act::NextMatch | Act::PrevMatch if self.on_text() => self.seek_next(act == Act::NextMatch),
+            Act::NextName => self.go_to_mentioned(),
             Act::Search => {
                 let before = self.list.filter.clone();
                 let hint = "words of a name or kind; enter keeps the filter, esc drops it";
@@ -288,13 +320,16 @@ impl App {
             Act::RatioUpFast => self.decide(|app| app.drag(4)),
             Act::RatioDownFast => self.decide(|app| app.drag(-4)),
             Act::Precision => self.decide(App::next_precision),
+            Act::Precisions => self.decide(App::pick_precision),
             Act::RemoveBlock => self.decide(App::remove_block),
             Act::Confirm if self.view == View::Evaluate => self.enter_evaluate(),
+            Act::Select => self.select_range(),
+            Act::Mark => self.mark(),
             Act::Confirm => self.confirm(),
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
             Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
-            Act::Undo if self.draft.take().is_some() => self.outlook_stale = true,
+            Act::Undo if self.drop_drafts() => self.outlook_stale = true,
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
@@ -364,8 +399,12 @@ impl App {
             Act::Command => self.open_line(""),
             Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
             Act::Cancel => {
-                if self.draft.take().is_some() {
-                    self.say(Level::Info, "edit dropped");
+                if self.drop_drafts() {
+                    self.nothing("edit dropped");
+                } else if self.unselect() {
+                    self.nothing("nothing is selected any more");
+                } else if self.on_text() && !std::mem::take(&mut self.sought).words.is_empty() {
+                    self.nothing("nothing is looked for any more");
                 } else if !self.list.filter.is_empty() {
                     self.list.filter.clear();
                     self.refilter();
@@ -385,7 +424,7 @@ impl App {
     }
 
     fn open_line(&mut self, text: &str) {
-        let line = CommandLine::new(text, self.settings.theme_dir.as_deref());
+        let line = CommandLine::new(text, &self.known());
         self.modal = Some(Modal::Command(Box::new(line)));
     }
 
@@ -421,7 +460,7 @@ impl App {
     }
 
     /// Moves the cursor; an edit in progress on the row that is left is kept.
-    fn go(&mut self, by: isize) {
+    pub(super) fn go(&mut self, by: isize) {
         let before = self.list.current();
         let rows = list_rows(&self.layout());
         self.list.step(by, rows);
@@ -521,11 +560,8 @@ impl App {
             }
             Line::Constrain(limit, reason) => self.constrain(limit, reason),
             Line::Precision(precision) => self.set_precision(precision),
-            Line::Sparsify(sparsity) => {
-                let Some(l) = self.row_weighty() else { return self.nothing("this row has no weights of its own") };
-                let target = Target::Weights(l.name.clone());
-                self.set_draft(target, sparsity.map_or(Action::Keep, |sparsity| Action::Sparsify { sparsity }))
-            }
+            Line::Select(pattern) => self.select(&pattern),
+            Line::Sparsify(sparsity) => self.set_sparsity(sparsity),
             Line::Factors(rank) => self.set_factors(rank),
             Line::Lift(pattern) => self.lift(&pattern),
             Line::Rules(file) => self.bind_rules(&file),
@@ -597,7 +633,7 @@ impl App {
 
     fn run(&mut self) {
         let (approve, drop) = (self.label(Act::Approve), self.label(Act::Cancel));
-        if self.draft.is_some() || !self.sent.is_empty() {
+        if !self.drafts.is_empty() || !self.sent.is_empty() {
             // It would have to be approved first, and may be refused: a run must not go on without it unasked.
             let text = format!("an edit is not approved yet; {approve} approves it, {drop} drops it");
             return self.say(Level::Warn, text);
@@ -621,6 +657,13 @@ impl App {
         self.say(Level::Info, why);
     }
 
+    /// Opens a prompt on what is there now, selected: typing replaces it.
+    pub(super) fn prompt_over(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
+        let mut prompt = Prompt::new(ask, title, hint, text);
+        prompt.area.select_all();
+        self.modal = Some(Modal::Prompt(Box::new(prompt)));
+    }
+
     /// Opens a prompt that begins with `text`.
     pub(super) fn prompt(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
         self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
@@ -641,13 +684,14 @@ impl App {
             Act::Veto => any(vetoable),
             Act::Reopen => any(closed),
             Act::Edit | Act::RatioDown | Act::RatioUp | Act::RatioDownFast | Act::RatioUpFast => {
-                review && self.row_group().is_some()
+                review && !self.groups_of(&self.acted()).is_empty()
             }
-            Act::Precision => review && self.row_precise().is_some(),
+            Act::Precision | Act::Precisions => review && !self.precise(&self.acted()).is_empty(),
+            Act::Select | Act::Mark => self.view == View::Review && !self.list.shown.is_empty(),
             Act::RemoveBlock => review && self.row_block().is_some_and(|b| b.removable),
             Act::ApproveBlock => review && self.row_block().is_some(),
             Act::ApproveAll => review && !self.state.open().is_empty(),
-            Act::Undo => self.draft.is_some() || (self.reviewable() && !self.state.undo.is_empty()),
+            Act::Undo => !self.drafts.is_empty() || (self.reviewable() && !self.state.undo.is_empty()),
             Act::Redo => self.reviewable() && !self.state.redo.is_empty(),
             Act::Run => !self.busy() && self.reviewable() && self.state.changes() > 0,
             Act::Accept | Act::RollBack => self.state.phase == crate::session::Phase::Verdict,
@@ -662,16 +706,24 @@ impl App {
             Act::Fork => self.state.shown_actions().iter().any(|(_, a)| *a != Action::Keep),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
-            Act::Confirm => (review && self.draft.is_some()) || (self.view == View::Evaluate && self.page().is_some()),
+            Act::Confirm => {
+                (review && !self.drafts.is_empty()) || (self.view == View::Evaluate && self.page().is_some())
+            }
             Act::OtherWay => self.view == View::Evaluate && self.page().is_some(),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
-            Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
-            Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
-            Act::NextMatch | Act::PrevMatch => !self.last_words.is_empty() || !self.list.filter.is_empty(),
-            Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
-            Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::Search | Act::FoldAll => {
-                self.view == View::Review
+            Act::Cancel => {
+                let picked = !self.drafts.is_empty() || !self.selection.is_empty();
+                picked || !self.list.filter.is_empty() || self.view != View::Review
             }
+            Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
+            Act::NextMatch | Act::PrevMatch if self.on_text() => !self.sought.words.is_empty(),
+            Act::NextMatch | Act::PrevMatch => {
+                self.view == View::Review && (!self.last_words.is_empty() || !self.list.filter.is_empty())
+            }
+            Act::NextName => !self.turns.is_empty() && (self.view == View::Agents || self.view == View::Review),
+            Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
+            Act::Search => self.view == View::Review || self.on_text(),
+            Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::FoldAll => self.view == View::Review,
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }

@@ -161,7 +161,7 @@ fn a_run_does_not_go_on_without_an_edit_in_progress() {
     go(&mut app, "blocks.9.mlp.fc1");
     assert_eq!(sent(press(&mut app, "]R")), []);
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("an edit is not approved yet")), "{:?}", app.message);
-    assert!(app.draft.is_some());
+    assert!(!app.drafts.is_empty());
     assert_eq!(sent(press(&mut app, "<esc>R")), [], "another edit is not approved");
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("R again runs without")), "{:?}", app.message);
     assert_eq!(sent(press(&mut app, "R")), [Command::Run]);

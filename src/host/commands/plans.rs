@@ -1,9 +1,8 @@
 //! Plans beside the one that is shown: keeping it under a name, and taking rows of another one over.
 
-use super::outside::few;
-use super::{Effect, own};
+use super::{Effect, many};
 use crate::host::desk::Desk;
-use crate::plan::{self, Action, Decision, DecisionId, Target, same_cut};
+use crate::plan::{Action, Target};
 use crate::session::{Event, KeptPlan, PLAN_NAME, State};
 
 /// The plan that is shown, under a name that shows as it is.
@@ -33,44 +32,11 @@ pub fn fork(state: &State, name: &str) -> Result<Effect, String> {
 /// What another plan has, as decisions of the engineer's that wait for approval. What cannot stand (a veto, a limit) is left out, and an
 /// error only where nothing can.
 pub fn take(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, from: &str) -> Result<Effect, String> {
-    few(actions.len())?;
-    let mut fresh: Vec<Decision> = Vec::new();
-    let mut why: Option<String> = None;
-    // What is kept together with a row is taken with it.
-    let follow =
-        state.card.as_ref().map(|card| plan::follows(&actions, &[], &card.graph, &card.groups, &state.constraints));
-    let mut actions = actions;
-    for (target, action) in follow.unwrap_or_default() {
-        match actions.iter_mut().find(|(t, _)| *t == target) {
-            Some(slot) => slot.1 = action,
-            None => actions.push((target, action)),
-        }
-    }
-    for (target, action) in actions {
-        let here = state.planned(&target);
-        let shown = here.open.or_else(|| here.runs()).map_or(Action::Keep, |d| d.action.clone());
-        let doubled = fresh.iter().any(|d| d.target == target);
-        if doubled || same_cut(&shown, &action, 1e-9) {
-            continue;
-        }
-        if here.frozen.is_some() && here.open.is_none() && here.approved.is_none() {
-            why.get_or_insert(format!("`{target}` is vetoed or frozen; hint: reopen it, or lift the constraint"));
-            continue;
-        }
-        // What waits gives way to the engineer's own, and so does what was approved: one step, which one undo takes back.
-        match desk.resolve(state, &target, &action) {
-            Ok(action) => {
-                let id = DecisionId(state.next_decision + fresh.len() as u64);
-                let rationale = format!("Taken from {}.", crate::agent::clean::line(from, 2 * PLAN_NAME));
-                fresh.push(Decision { id, rationale, ..own(state, target, action) });
-            }
-            Err(words) => drop(why.get_or_insert(words)),
-        }
-    }
+    let rationale = format!("Taken from {}.", crate::agent::clean::line(from, 2 * PLAN_NAME));
+    let (fresh, left) = many::several(state, desk, actions, |_| rationale.clone())?;
     if fresh.is_empty() {
-        return Err(
-            why.unwrap_or_else(|| "the plan that is shown has that already; hint: there is nothing to take".into())
-        );
+        let none = || "the plan that is shown has that already; hint: there is nothing to take".to_owned();
+        return Err(left.into_iter().next().unwrap_or_else(none));
     }
     Ok(Effect::events([Event::Proposed { decisions: fresh }]))
 }
@@ -79,7 +45,7 @@ pub fn take(state: &State, desk: &dyn Desk, actions: Vec<(Target, Action)>, from
 mod tests {
     use super::*;
     use crate::host::fake::Fake;
-    use crate::plan::{Author, Constraint, Limit, Status};
+    use crate::plan::{Author, Constraint, Decision, DecisionId, Limit, Status, same_cut};
     use crate::session::Record;
 
     fn group(id: &str) -> Target {

@@ -141,6 +141,8 @@ fn lines(c: &mut Canvas<'_>, inner: Rect, scroll: &Scroll) {
             LineKind::Blank => {}
         }
     }
+    super::marks::rows(c, inner);
+    super::marks::sought(c, inner);
 }
 
 /// View 3: everything that was sent and said.

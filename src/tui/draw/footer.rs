@@ -5,9 +5,9 @@ use super::{Canvas, span};
 use crate::config::text::{clean, fit, width};
 use crate::config::{Act, Role};
 use crate::session::Phase;
-use crate::tui::app::{Pane, View};
+use crate::tui::app::{App, Pane, View};
 use crate::tui::num::duration;
-use ratatui::layout::Rect;
+use ratatui::layout::{Position, Rect};
 use ratatui::text::{Line, Span};
 
 /// How far the work is, then the newest message or what to do next. The message comes first when there is not room for
@@ -86,6 +86,13 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
 fn next_step(c: &Canvas<'_>) -> String {
     let (app, s) = (c.app, &c.app.state);
     let key = |a: Act| app.label(a);
+    if let Some(words) = app.selected_words().filter(|_| app.view == View::Review) {
+        let [approve, veto, less, more, precision, drop] =
+            [Act::Approve, Act::Veto, Act::RatioDown, Act::RatioUp, Act::Precision, Act::Cancel].map(key);
+        return format!(
+            "{words} selected: {approve} approves, {veto} vetoes, {less} {more} cut, {precision} sets the precision; {drop} drops it"
+        );
+    }
     if s.card.is_none() {
         return "waiting for the host".into();
     }
@@ -128,7 +135,10 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
     use Act::*;
     match (view, pane) {
         (View::Review, Pane::Agents) => {
-            vec![Interrupt, Follow, Top, Bottom, Note, NextPane, Propose, Yank, Command, Help]
+            vec![
+                Interrupt, Follow, NextName, NextMatch, Search, Top, Bottom, Note, NextPane, Propose, Yank, Command,
+                Help,
+            ]
         }
         (View::Review, _) => vec![
             TakePen,
@@ -139,7 +149,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
             Edit,
             RatioDown,
             Precision,
+            Precisions,
             Reopen,
+            Select,
             ApproveBlock,
             ApproveAll,
             Run,
@@ -158,16 +170,36 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
             Help,
         ],
         (View::Evaluate, _) => vec![Accept, RollBack, OtherWay, NextPane, Export, View1, Yank, Command, Detach, Help],
-        (View::Agents, _) => vec![Interrupt, Follow, PageUp, PageDown, Note, Yank, View1, Command, Help],
-        (View::Timeline, _) => vec![Undo, Redo, PageUp, PageDown, Yank, View1, Command, Help],
+        (View::Agents, _) => {
+            vec![Interrupt, Follow, NextName, NextMatch, Search, PageUp, PageDown, Note, Yank, View1, Command, Help]
+        }
+        (View::Timeline, _) => vec![Undo, Redo, NextMatch, Search, PageUp, PageDown, Yank, View1, Command, Help],
         (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
         }
         (View::Roofline, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Inspect, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
-        (View::Report, _) => vec![Export, Yank, PageUp, PageDown, View1, Command, Help],
+        (View::Report, _) => vec![Export, NextMatch, Search, Yank, PageUp, PageDown, View1, Command, Help],
     }
+}
+
+/// The keys that there is room for in `room` columns, each with its label and the column that it begins at.
+fn shown(app: &App, room: usize) -> Vec<(u16, Act, String)> {
+    let all: Vec<Act> = wanted(app.view, app.pane).into_iter().filter(|a| app.can(*a)).collect();
+    // The last two (command and help) always stay.
+    let tail: usize = all.iter().rev().take(2).map(|a| label(app, *a).len() + a.spec().short.len() + 3).sum();
+    let (mut out, mut at) = (Vec::new(), 0);
+    for (i, act) in all.iter().enumerate() {
+        let key = label(app, *act);
+        let w = width(&key) + width(act.spec().short) + 3;
+        let reserve = if i + 2 < all.len() { tail } else { 0 };
+        if at + w + reserve <= room {
+            out.push((at as u16, *act, key));
+            at += w;
+        }
+    }
+    out
 }
 
 pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
@@ -176,28 +208,24 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
         return;
     }
     let mut spans = Vec::new();
-    let mut room = area.width as usize;
-    let all: Vec<Act> = wanted(app.view, app.pane).into_iter().filter(|a| app.can(*a)).collect();
-    // The last two (command and help) always stay.
-    let tail: usize = all.iter().rev().take(2).map(|a| label(c, *a).len() + a.spec().short.len() + 3).sum();
-    for (i, act) in all.iter().enumerate() {
-        let key = label(c, *act);
-        let short = act.spec().short;
-        let w = width(&key) + width(short) + 3;
-        let reserve = if i + 2 < all.len() { tail } else { 0 };
-        if w + reserve > room {
-            continue;
-        }
-        room -= w;
+    for (_, act, key) in shown(app, area.width as usize) {
         spans.push(span(format!(" {key} "), pal.bold(Role::Key)));
-        spans.push(span(format!("{short} "), pal.fg(Role::Dim)));
+        spans.push(span(format!("{} ", act.spec().short), pal.fg(Role::Dim)));
     }
     c.line(area, 0, &Line::from(spans));
 }
 
-fn label(c: &Canvas<'_>, act: Act) -> String {
+/// The key under a place of the footer.
+pub fn act_at(app: &App, area: Rect, at: Position) -> Option<Act> {
+    let x = at.x.checked_sub(area.x).filter(|_| area.contains(at))?;
+    let all = shown(app, area.width as usize);
+    let ends = |(begin, act, key): &(u16, Act, String)| begin + (width(key) + width(act.spec().short) + 3) as u16;
+    all.iter().find(|k| (k.0..ends(k)).contains(&x)).map(|(_, act, _)| *act)
+}
+
+fn label(app: &App, act: Act) -> String {
     match act {
-        Act::RatioDown => format!("{} {}", c.app.label(Act::RatioDown), c.app.label(Act::RatioUp)),
-        _ => c.app.label(act),
+        Act::RatioDown => format!("{} {}", app.label(Act::RatioDown), app.label(Act::RatioUp)),
+        _ => app.label(act),
     }
 }

@@ -13,6 +13,7 @@ use crate::tui::inspect::{Format, Inspected, OfGroup, Width};
 use crate::tui::num::{self, bytes, signed};
 use crate::words::counted;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
 /// A label's column, a width's, a precision's name.
@@ -100,6 +101,10 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
             _ => "measured".to_owned(),
         };
         say(app, &label, &text, Role::Fg, width, out);
+        if let Some(p) = &l.parameters {
+            let text = super::weights::weights(&app.palette, p, l.original.as_ref());
+            say(app, "weights", &text, Role::Dim, width, out);
+        }
     }
 }
 
@@ -187,17 +192,40 @@ fn quality(change: Option<f64>, metric: &Metric, none: &str) -> String {
     }
 }
 
-fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'static>>) {
-    let pal = &app.palette;
-    let metric = app.state.metric();
-    let none = pal.none();
-    let scan = format!("{} scan", fit(&metric.name, 7));
-    let titles = [("this row ms", 13), ("KL alone", 10), (&*scan, 13), ("whole ms", 10), ("kB", 10)];
-    let fits = |n: usize| LABEL + FORMAT + titles[..n].iter().map(|(_, w)| w).sum::<usize>() + 2 <= width;
-    let n = (1..=titles.len()).rev().find(|n| fits(*n)).unwrap_or(1);
-    let head: String = titles[..n].iter().map(|(t, w)| right(&fit(t, w - 1), *w)).collect();
-    out.push(Line::from(span(format!(" {}{}{head}", left("precisions", LABEL), left("", FORMAT)), pal.fg(Role::Dim))));
-    for p in all {
+/// The columns of a table of precisions that there is room for beside their names.
+pub(super) struct Formats(Vec<(String, usize)>);
+
+impl Formats {
+    /// Of `room` columns.
+    pub fn within(app: &App, room: usize) -> Formats {
+        let scan = format!("{} scan", fit(&app.state.metric().name, 7));
+        let titles = [
+            ("this row ms", 13),
+            ("KL alone", 10),
+            (&*scan, 13),
+            ("whole ms", 10),
+            ("kB", 10),
+            ("kernel", 9),
+            ("weights off", 13),
+        ];
+        let mut left = room.saturating_sub(FORMAT);
+        let fits = |(_, w): &(&str, usize)| {
+            let fits = *w <= left;
+            left = left.saturating_sub(*w);
+            fits
+        };
+        Formats(titles.into_iter().take_while(fits).map(|(t, w)| (t.to_owned(), w)).collect())
+    }
+
+    pub fn head(&self) -> String {
+        let titles: String = self.0.iter().map(|(t, w)| right(&fit(t, w - 1), *w)).collect();
+        format!("{}{titles}", left("", FORMAT))
+    }
+
+    /// The name of a precision and its figures, all in `style` where it is given.
+    pub fn row(&self, app: &App, p: &Format, style: Option<Style>) -> Vec<Span<'static>> {
+        let (pal, metric) = (&app.palette, app.state.metric());
+        let none = pal.none();
         let f = |of: &dyn Fn(&Forecast) -> String| p.forecast.as_ref().map_or(none.to_owned(), of);
         let cells = [
             (rung(p.rung, none), Role::Fg),
@@ -205,19 +233,31 @@ fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'stati
             (quality(p.quality, &metric, none), Role::Forecast),
             (f(&|f| format!("~{}", signed(f.d_latency_ms.value, 2))), Role::Forecast),
             (f(&|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))), Role::Forecast),
+            (kernel(p.kernel, none), Role::Dim),
+            (p.error.map_or(none.to_owned(), |e| num::percent(e.into())), Role::Fg),
         ];
-        let (mark, style) = match p.shown {
-            true => (pal.glyph("◂", "<"), Some(pal.bold(Role::Accent))),
-            false => ("", None),
-        };
+        let mark = if p.shown { pal.glyph("◂", "<") } else { "" };
         let name = left(&format!("{}{mark}", p.precision.label()), FORMAT);
-        let mut spans: Vec<Span<'static>> = vec![
-            span(format!(" {}", left("", LABEL)), pal.fg(Role::Dim)),
-            span(name, style.unwrap_or(pal.fg(Role::Fg))),
-        ];
-        for ((text, role), (_, w)) in cells.into_iter().zip(titles).take(n) {
-            spans.push(span(right(&fit(&text, w - 1), w), style.unwrap_or(pal.fg(role))));
+        let mut spans = vec![span(name, style.unwrap_or(pal.fg(Role::Fg)))];
+        for ((text, role), (_, w)) in cells.into_iter().zip(&self.0) {
+            spans.push(span(right(&fit(&text, w - 1), *w), style.unwrap_or(pal.fg(role))));
         }
+        spans
+    }
+}
+
+fn kernel(own: Option<bool>, none: &str) -> String {
+    own.map_or(none, |own| if own { "real" } else { "as f32" }).to_owned()
+}
+
+fn precisions(app: &App, all: &[Format], width: usize, out: &mut Vec<Line<'static>>) {
+    let pal = &app.palette;
+    let columns = Formats::within(app, width.saturating_sub(LABEL + 2));
+    let dim = pal.fg(Role::Dim);
+    out.push(Line::from(span(format!(" {}{}", left("precisions", LABEL), columns.head()), dim)));
+    for p in all {
+        let mut spans = vec![span(format!(" {}", left("", LABEL)), dim)];
+        spans.extend(columns.row(app, p, p.shown.then(|| pal.bold(Role::Accent))));
         out.push(Line::from(spans));
     }
 }

@@ -7,13 +7,14 @@ use crate::graph::MacConvention;
 use crate::plan::{Action, Target};
 use crate::profile::Workload;
 use crate::session::Standing;
-use crate::tui::app::{Pane, Shown};
+use crate::tui::app::{App, Pane, Shown};
 use crate::tui::list::{Columns, RowRef, SortKey};
 use crate::tui::num;
 use crate::tui::table::{Figures, Table};
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
+use std::collections::BTreeSet;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Col {
@@ -123,6 +124,43 @@ struct Grid {
     body: Rect,
     name_w: u16,
     cols: Vec<(Col, [f64; 2])>,
+    /// Layers that are selected.
+    picked: BTreeSet<usize>,
+}
+
+/// Lays the list out inside its border.
+fn grid(app: &App, inner: Rect) -> Grid {
+    let t = &app.table;
+    let conv = app.settings.mac_convention;
+    let blocks: Vec<&Figures> = t.blocks.iter().map(|b| &b.fig).collect();
+    let layers: Vec<&Figures> = t.layers.iter().map(|l| &l.fig).collect();
+    let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
+    let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).max(12);
+    // Six figures and the plan leave names fourteen columns where a terminal has 120.
+    let least = longest.min(if app.columns == Columns::Costs { 18 } else { 14 }) as u16;
+    let rounds = if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 };
+    let cols = columns(app.columns, inner.width, least, rounds);
+    let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
+    // Names take what they need, not more: figures stay close to them.
+    let flat = t.layers.iter().map(|l| width(&l.name) + 4).max().unwrap_or(0);
+    let wanted = if app.list.flat { flat } else { longest }.max(24) as u16;
+    let name_w = inner.width.saturating_sub(used).min(wanted);
+    let body = Rect { y: inner.y + 1, height: inner.height.saturating_sub(1), ..inner };
+    let scale = |col: Col| [&blocks, &layers].map(|rows| col.sorts().map_or(0.0, |key| most(rows, key, conv)));
+    Grid { body, name_w, cols: cols.into_iter().map(|col| (col, scale(col))).collect(), picked: app.selected() }
+}
+
+/// Whether a column of the screen is one of the plan's, in a list with this inside.
+pub fn is_plan(app: &App, inner: Rect, x: u16) -> bool {
+    let grid = grid(app, inner);
+    let mut at = inner.x + grid.name_w + 1;
+    for (col, _) in &grid.cols {
+        if *col == Col::Plan {
+            return (at..at + col.width()).contains(&x);
+        }
+        at += col.width() + 1;
+    }
+    false
 }
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
@@ -133,6 +171,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
     if let Workload::Decode { context, .. } = app.table.workload {
         title.push(span(format!(" a token after {context}"), pal.bold(Role::Accent)));
+    }
+    let picked = app.selected().len();
+    if picked > 0 {
+        title.push(span(format!(" {picked} selected"), pal.bold(Role::Edited)));
     }
     if app.list.flat {
         title.push(span(" flat", pal.fg(Role::Dim)));
@@ -149,26 +191,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     if app.table.layers.is_empty() {
         return empty(c, inner);
     }
-    let t = &app.table;
-    let conv = app.settings.mac_convention;
-    let blocks: Vec<&Figures> = t.blocks.iter().map(|b| &b.fig).collect();
-    let layers: Vec<&Figures> = t.layers.iter().map(|l| &l.fig).collect();
-    let longest = t.layers.iter().map(|l| width(&l.label) + 4).max().unwrap_or(0);
-    let longest = longest.max(t.blocks.iter().map(|b| width(&b.label) + 7).max().unwrap_or(0)).max(12);
-    // Six figures and the plan leave names fourteen columns where a terminal has 120.
-    let least = longest.min(if app.columns == Columns::Costs { 18 } else { 14 }) as u16;
-    let rounds = if t.layers.iter().any(|l| l.history.len() > 1) { app.state.rounds.len() } else { 0 };
-    let cols = columns(app.columns, inner.width, least, rounds);
-    let used: u16 = cols.iter().map(|c| c.width() + 1).sum();
-    // Names take what they need, not more: figures stay close to them.
-    let flat = t.layers.iter().map(|l| width(&l.name) + 4).max().unwrap_or(0);
-    let wanted = if app.list.flat { flat } else { longest }.max(24) as u16;
-    let name_w = inner.width.saturating_sub(used).min(wanted);
-
-    head(c, inner, &cols, name_w);
-    let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
-    let scale = |col: Col| [&blocks, &layers].map(|rows| col.sorts().map_or(0.0, |key| most(rows, key, conv)));
-    let grid = Grid { body, name_w, cols: cols.into_iter().map(|col| (col, scale(col))).collect() };
+    let grid = grid(app, inner);
+    head(c, inner, &grid);
+    let body = grid.body;
     for (row, (i, r)) in app.list.shown.iter().enumerate().skip(app.list.offset).take(body.height as usize).enumerate()
     {
         line(c, &grid, row as u16, *r, i == app.list.cursor);
@@ -178,7 +203,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(body, 1, 2, &text, pal.fg(Role::Dim));
     }
     match app.columns {
-        Columns::Costs => legend(c, area, most(&layers, SortKey::P50, conv), t),
+        Columns::Costs => {
+            let layers: Vec<&Figures> = app.table.layers.iter().map(|l| &l.fig).collect();
+            legend(c, area, most(&layers, SortKey::P50, app.settings.mac_convention), &app.table)
+        }
         Columns::Parameters => {
             let spans = super::weights::legend(c);
             foot(c, area, spans);
@@ -198,11 +226,11 @@ fn empty(c: &mut Canvas<'_>, inner: Rect) {
     }
 }
 
-fn head(c: &mut Canvas<'_>, inner: Rect, cols: &[Col], name_w: u16) {
+fn head(c: &mut Canvas<'_>, inner: Rect, grid: &Grid) {
     let pal = c.pal;
     c.put(inner, 0, 4, "layer", pal.fg(Role::Dim));
-    let mut x = name_w;
-    for col in cols {
+    let mut x = grid.name_w;
+    for (col, _) in &grid.cols {
         let style = if col.sorts() == Some(c.app.list.sort) { pal.bold(Role::Accent) } else { pal.fg(Role::Dim) };
         let w = col.width() as usize;
         let text = match col {
@@ -233,6 +261,13 @@ fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
         },
     };
     name(c, body, row, r, cursor, grid.name_w);
+    // A block's mark is faint where only some of its rows are selected.
+    let rows = app.layers_of(r);
+    let some = rows.iter().filter(|i| grid.picked.contains(i)).count();
+    if some > 0 {
+        let role = if some == rows.len() { Role::Edited } else { Role::Faint };
+        c.put(body, row, 2, pal.glyph("▌", "|"), pal.bold(role).patch(ground));
+    }
     let mut x = grid.name_w;
     for (col, most) in &grid.cols {
         let (w, at) = (col.width() as usize, x + 1);

@@ -10,13 +10,15 @@ mod changed;
 mod classes;
 pub mod control;
 mod evaluate;
-mod footer;
+pub(super) mod footer;
 mod header;
 mod heal;
 pub mod help;
 pub mod inspect;
-mod layers;
+pub(super) mod layers;
 mod machine;
+mod marks;
+mod picker;
 pub mod plans;
 mod plot;
 mod prompt;
@@ -173,13 +175,18 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
 pub fn text_lines(app: &App) -> usize {
     match app.view {
         View::Timeline => app.state.timeline.len(),
-        View::Report => text::report_lines(app, app.layout().body),
+        View::Report => report_rows(app).len(),
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
         View::Roofline => roofline::lines(app, inside(app.layout().body).width as usize).len(),
         View::Review | View::Agents | View::Plans => 0,
     }
+}
+
+/// The report as it is scrolled.
+pub fn report_rows(app: &App) -> Vec<String> {
+    text::report_lines(app, app.layout().body)
 }
 
 /// The last line of defence: no cell may steer the terminal, and none may need what it cannot show.

@@ -6,12 +6,14 @@ use crate::config::text::{fit, width};
 use crate::tui::layout::Layout;
 use crate::tui::modal::{Ask, Modal};
 use ratatui::layout::{Position, Rect};
+use ratatui::style::Style;
 use ratatui::text::Line;
 use tui_textarea::TextArea;
 
 pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
     let Some(modal) = &c.app.modal else { return };
     match modal {
+        Modal::Precisions(picker) => super::picker::draw(c, l.body, picker),
         Modal::Help { scroll } => help::draw(c, l.body, *scroll),
         Modal::Stop => {
             let area = popup(l.body, 60, 4);
@@ -19,7 +21,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
             c.put(inner, 0, 1, "end the session's host? everything decided is kept", c.pal.fg(Role::Fg));
             c.put(inner, 1, 1, "y yes   any other key no", c.pal.fg(Role::Dim));
         }
-        Modal::Prompt(p) if matches!(p.ask, Ask::Search(_)) => {
+        Modal::Prompt(p) if matches!(p.ask, Ask::Search(_) | Ask::Seek) => {
             let (field, used) = bottom(c, l, "/", &p.area);
             c.put(field, 0, used + 3, &p.hint, c.pal.fg(Role::Dim));
         }
@@ -60,7 +62,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
 }
 
 /// A box in the middle of `body`, as large as wanted or as fits.
-fn popup(body: Rect, w: u16, h: u16) -> Rect {
+pub(super) fn popup(body: Rect, w: u16, h: u16) -> Rect {
     let (w, h) = (w.min(body.width), h.min(body.height));
     Rect { x: body.x + (body.width - w) / 2, y: body.y + (body.height - h) / 3, width: w, height: h }
 }
@@ -78,7 +80,7 @@ fn bottom(c: &mut Canvas<'_>, l: &Layout, sign: &str, area: &TextArea<'_>) -> (R
     (field, text(c, field, area))
 }
 
-fn boxed(c: &mut Canvas<'_>, area: Rect, title: &str) -> Rect {
+pub(super) fn boxed(c: &mut Canvas<'_>, area: Rect, title: &str) -> Rect {
     let area = area.intersection(*c.buf.area());
     c.clear(area);
     let title = span(fit(title, area.width.saturating_sub(6) as usize).into_owned(), c.pal.bold(Role::Focus));
@@ -99,7 +101,9 @@ fn text(c: &mut Canvas<'_>, field: Rect, area: &TextArea<'_>) -> u16 {
     } else {
         (all.clone(), width(&before))
     };
-    c.line(field, 0, &Line::from(span(shown, c.pal.fg(Role::Fg))));
+    // What typing replaces stands out.
+    let picked = if area.is_selecting() { c.pal.cursor() } else { Style::new() };
+    c.line(field, 0, &Line::from(span(shown, c.pal.fg(Role::Fg).patch(picked))));
     c.caret = Some(Position { x: field.x + at as u16, y: field.y });
     width(&all) as u16
 }

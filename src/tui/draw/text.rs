@@ -59,6 +59,7 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
             }
         }
     }
+    super::marks::sought(c, inner);
 }
 
 /// The report's lines wrapped to `width` columns, with how each looks.
@@ -78,9 +79,9 @@ fn wrapped(app: &App, width: usize) -> Vec<(Role, bool, String)> {
     out
 }
 
-/// How many lines the report takes in a body of that width.
-pub(super) fn report_lines(app: &App, body: Rect) -> usize {
-    wrapped(app, inside(body).width as usize).len()
+/// The lines that the report takes in a body of that width.
+pub(super) fn report_lines(app: &App, body: Rect) -> Vec<String> {
+    wrapped(app, inside(body).width as usize).into_iter().map(|(_, _, line)| line).collect()
 }
 
 pub(super) fn report(c: &mut Canvas<'_>, area: Rect) {
@@ -92,4 +93,5 @@ pub(super) fn report(c: &mut Canvas<'_>, area: Rect) {
     for (row, (role, bold, l)) in lines.iter().skip(app.scroll).take(inner.height as usize).enumerate() {
         c.put(inner, row as u16, 1, l, if *bold { pal.bold(*role) } else { pal.fg(*role) });
     }
+    super::marks::sought(c, inner);
 }

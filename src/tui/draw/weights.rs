@@ -8,6 +8,7 @@ use crate::config::Role;
 use crate::profile::LayerParameters;
 use crate::train::LayerPulse;
 use crate::tui::num;
+use crate::tui::palette::Palette;
 use crate::tui::table::Layer;
 use ratatui::text::Span;
 
@@ -37,13 +38,13 @@ pub(super) fn legend(c: &Canvas<'_>) -> Vec<Span<'static>> {
 /// What is known of a row's gradients, weights and norms, a paragraph each.
 pub(super) fn told(c: &Canvas<'_>, l: &Layer) -> Vec<String> {
     let mut out: Vec<String> = l.pulse.iter().map(|p| gradient(c, p)).collect();
-    out.extend(l.parameters.as_ref().map(|p| weights(c, p, l.original.as_ref())));
+    out.extend(l.parameters.as_ref().map(|p| weights(c.pal, p, l.original.as_ref())));
     out.extend(l.norms.iter().filter_map(scales));
     out
 }
 
-fn weights(c: &Canvas<'_>, p: &LayerParameters, original: Option<&LayerParameters>) -> String {
-    let pal = c.pal;
+/// Norm, range, zeros, rank and histogram; beside them what they were in the original, where that is another model.
+pub(super) fn weights(pal: &Palette, p: &LayerParameters, original: Option<&LayerParameters>) -> String {
     let was = |now: &str, of: fn(&LayerParameters) -> Option<String>| match original.and_then(of) {
         Some(then) if then != now => format!(" (original {then})"),
         _ => String::new(),
