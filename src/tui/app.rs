@@ -31,11 +31,8 @@ pub enum Effect {
     Send(Command),
     /// Copy to the clipboard (OSC 52) and to a file.
     Yank(String),
-    /// Write text to a path; an empty path means a default name.
-    Write {
-        path: String,
-        text: String,
-    },
+    /// Write texts to paths.
+    Write(Vec<(String, String)>),
     Suspend,
     Repaint,
     Quit(Exit),

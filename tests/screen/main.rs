@@ -12,6 +12,7 @@ mod latency;
 mod looks;
 mod plan;
 mod plans;
+mod report;
 mod robust;
 mod weights;
 mod work;

@@ -4,10 +4,10 @@
 //! everything is drawn no cell holds a hostile character.
 
 mod agents;
-mod basis;
+pub(super) mod basis;
 mod card;
 pub mod control;
-mod evaluate;
+pub(super) mod evaluate;
 mod footer;
 mod header;
 mod heal;
@@ -16,7 +16,7 @@ pub mod inspect;
 mod layers;
 mod machine;
 pub mod plans;
-mod plot;
+pub(super) mod plot;
 mod prompt;
 pub(super) mod roofline;
 mod text;

@@ -3,15 +3,26 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{fit, width};
-use crate::session::State;
+use crate::graph::MacConvention;
+use crate::session::{Evaluation, State};
 use ratatui::layout::Rect;
+
+/// What a round costs, as a factor of the original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    Latency,
+    Macs(MacConvention),
+}
 
 /// A round's place in the plot.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
+pub struct Point {
     pub round: u32,
-    /// Factor of the baseline.
-    pub latency: f64,
+    /// Factor of the baseline, and its interval: the factor itself where it has none.
+    pub cost: f64,
+    pub ends: (f64, f64),
+    /// The cost is not to be decided on.
+    pub doubtful: bool,
     /// Mean score: better the higher.
     pub score: f64,
     pub low: f64,
@@ -20,29 +31,40 @@ pub(super) struct Point {
     pub pareto: bool,
 }
 
-pub(super) fn points(state: &State) -> Vec<Point> {
+pub fn points(state: &State, cost: Cost) -> Vec<Point> {
+    let base = state.baseline();
+    let of = |e: &Evaluation| match cost {
+        Cost::Latency => e.latency().map_or((f64::NAN, f64::NAN, f64::NAN), |l| (l.value, l.low, l.high)),
+        Cost::Macs(convention) => {
+            let whole = base.map_or(0, |b| b.macs.get(convention));
+            let factor = if whole > 0 { e.macs.get(convention) as f64 / whole as f64 } else { f64::NAN };
+            (factor, factor, factor)
+        }
+    };
     let mut out: Vec<Point> = state
         .rounds
         .iter()
         .filter_map(|r| {
             let e = r.evaluation.as_ref()?;
-            let latency = e.latency().map_or(f64::NAN, |l| l.value);
+            let (cost_value, from, to) = of(e);
             let (low, high) = e.metrics.interval();
             let p = Point {
                 round: r.number,
-                latency,
+                cost: cost_value,
+                ends: (from, to),
+                doubtful: cost == Cost::Latency && e.doubt.is_some() && r.number > 0,
                 score: e.metrics.score,
                 low,
                 high,
                 rolled_back: r.rolled_back.is_some(),
                 pareto: false,
             };
-            (latency.is_finite() && e.metrics.score.is_finite()).then_some(p)
+            (cost_value.is_finite() && e.metrics.score.is_finite()).then_some(p)
         })
         .collect();
-    let all: Vec<(f64, f64)> = out.iter().map(|p| (p.latency, p.score)).collect();
+    let all: Vec<(f64, f64)> = out.iter().map(|p| (p.cost, p.score)).collect();
     for p in &mut out {
-        p.pareto = !all.iter().any(|&(l, s)| l <= p.latency && s >= p.score && (l < p.latency || s > p.score));
+        p.pareto = !all.iter().any(|&(l, s)| l <= p.cost && s >= p.score && (l < p.cost || s > p.score));
     }
     out
 }
@@ -60,7 +82,7 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let pts = points(&app.state);
+    let pts = points(&app.state, Cost::Latency);
     if pts.is_empty() || area.height < 4 || area.width < 24 {
         c.put(area, 0, 1, "no evaluation yet", pal.fg(Role::Dim));
         return;
@@ -69,8 +91,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let base = pts[0].score;
     let floor = budget.drop.map(|d| base - d / metric.scale.abs());
     let fold = |f: fn(f64, f64) -> f64, v: &mut dyn Iterator<Item = f64>| v.reduce(f).unwrap_or(0.0);
-    let mut x0 = fold(f64::min, &mut pts.iter().map(|p| p.latency).chain(budget.latency)) - 0.05;
-    let mut x1 = fold(f64::max, &mut pts.iter().map(|p| p.latency)) + 0.05;
+    let mut x0 = fold(f64::min, &mut pts.iter().map(|p| p.cost).chain(budget.latency)) - 0.05;
+    let mut x1 = fold(f64::max, &mut pts.iter().map(|p| p.cost)) + 0.05;
     let mut y0 = fold(f64::min, &mut pts.iter().map(|p| p.low).chain(floor));
     let mut y1 = fold(f64::max, &mut pts.iter().map(|p| p.high));
     if x1 - x0 < 0.1 {
@@ -104,10 +126,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     // The Pareto line, as steps: at a latency, the best accuracy so far.
     let mut front: Vec<&Point> = pts.iter().filter(|p| p.pareto && !p.rolled_back).collect();
-    front.sort_by(|a, b| a.latency.total_cmp(&b.latency));
+    front.sort_by(|a, b| a.cost.total_cmp(&b.cost));
     for w in front.windows(2) {
         let (a, b) = (w[0], w[1]);
-        let (ca, cb, ra, rb) = (col(a.latency), col(b.latency), row(a.score), row(b.score));
+        let (ca, cb, ra, rb) = (col(a.cost), col(b.cost), row(a.score), row(b.score));
         for x in ca + 1..cb {
             c.put(plot, ra, x, pal.glyph("╌", "."), pal.fg(Role::Bar));
         }
@@ -116,7 +138,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         }
     }
     for p in &pts {
-        let (x, y) = (col(p.latency), row(p.score));
+        let (x, y) = (col(p.cost), row(p.score));
         let role = match (p.rolled_back, p.pareto) {
             (true, _) => Role::RolledBack,
             (_, true) => Role::Accent,
