@@ -60,6 +60,16 @@ pub enum Cmd {
         #[arg(long)]
         json: bool,
     },
+    /// Write a session's report: Markdown on standard output, or files. The session may be open.
+    Report {
+        /// The session's name, or the folder of one; the newest one by default.
+        name: Option<String>,
+        /// One page that needs nothing else: tables, plots and how every figure was measured.
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
+    },
     /// Let another program look at a session, rehearse and propose, over the Model Context Protocol on standard input and output.
     Mcp(Mcp),
     /// Say what of this terminal, machine and configuration will work: colours, folders, device, endpoint.
@@ -552,6 +562,9 @@ pub struct Profile {
     /// Besides, write the rows one after the other as a trace that Perfetto (ui.perfetto.dev) and Chrome open.
     #[arg(long, value_name = "FILE.json")]
     pub trace: Option<PathBuf>,
+    /// Besides, write figures of layers and histograms of their weights as a run that TensorBoard opens: into this folder, one run each.
+    #[arg(long, value_name = "DIR")]
+    pub tensorboard: Option<PathBuf>,
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]

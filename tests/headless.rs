@@ -126,6 +126,20 @@ fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
         serde_json::from_str::<Value>(line).expect("one object a line");
     }
 
+    // The report: as words on standard output, and both forms as files, of the figures that the run told.
+    let words = rig.paring(&["report", text(&session)]);
+    let words = String::from_utf8_lossy(&words.stdout).into_owned();
+    let score = format!("| {:.2} |", 100.0 * report["final"]["top1"].as_f64().expect("a number"));
+    assert!(
+        words.starts_with("# random") && words.contains("## Rounds") && words.contains(&score),
+        "{score} in {words}"
+    );
+    let (page, file) = (rig.path("report.html"), rig.path("report.md"));
+    let written = rig.paring(&["report", text(&session), "--html", text(&page), "--markdown", text(&file)]);
+    assert_eq!(String::from_utf8_lossy(&written.stdout), format!("{}\n{}\n", page.display(), file.display()));
+    assert_eq!(std::fs::read_to_string(&file).expect("written"), words);
+    assert!(std::fs::read_to_string(&page).expect("written").starts_with("<!DOCTYPE html>"));
+
     // A picture has the colours that were asked for; without a word, all of them.
     let colours = |flags: &[&str]| {
         let svg = rig.path("screen.svg");
@@ -420,7 +434,19 @@ fn what_a_terminal_and_a_machine_can_do_is_told_and_a_profile_becomes_a_trace() 
     std::fs::remove_file(rig.path("config/paring/config.toml")).expect("removed");
 
     let (model, trace) = (rig.model.display().to_string(), rig.path("trace.json"));
-    let profile = rig.json(&["profile", &model, "--json", "--trace", &trace.display().to_string()], 0);
+    let run = rig.path("board/first").display().to_string();
+    let args = ["profile", &model, "--json", "--trace", &trace.display().to_string(), "--tensorboard", &run];
+    let profile = rig.json(&args, 0);
+    // One run a folder, and what is in it is TensorBoard's: a record of 24 bytes first, the version's.
+    let files: Vec<_> = std::fs::read_dir(&run).expect("a folder").flatten().map(|e| e.path()).collect();
+    assert_eq!(files.len(), 1);
+    let events = std::fs::read(&files[0]).expect("written");
+    assert!(
+        events.starts_with(&24u64.to_le_bytes()) && events[..36].ends_with(b"brain.Event:2"),
+        "{:?}",
+        &events[..44]
+    );
+    assert!(rig.fails(&["profile", &model, "--tensorboard", &run], 1).contains("holds a run already"));
     let trace: Value = serde_json::from_slice(&std::fs::read(trace).expect("a trace")).expect("json");
     let rows: Vec<&Value> =
         trace["traceEvents"].as_array().expect("events").iter().filter(|e| e["cat"] == "row").collect();

@@ -78,6 +78,10 @@ fn dispatch(cli: Cli) -> Result<Exit> {
         Cmd::Ls { json } => sessions::ls(json),
         Cmd::Stop { name } => sessions::stop(&name),
         Cmd::Log { name, json } => sessions::log(&name, json),
+        Cmd::Report { name, html, markdown } => {
+            let settings = settings(&screen, None, [])?;
+            sessions::report(name.as_deref(), html.as_deref(), markdown.as_deref(), &settings)
+        }
         Cmd::Doctor { json } => {
             let loaded = config::load(&Sources::of_process(flags(&screen, None, [])));
             headless::doctor::run(&loaded, json)

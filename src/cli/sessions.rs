@@ -10,6 +10,8 @@ use crate::host::client::{Client, Messages};
 use crate::host::{Exported, OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
 use crate::session::{Changed, Command, Event, Feed, HostMsg, Journal, Place, State, describe};
+use crate::tui::moment;
+use crate::tui::report::{Form, of_state};
 use anyhow::{Context, bail};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -200,13 +202,43 @@ pub fn log(name: &str, json: bool) -> anyhow::Result<Exit> {
             say!("{}", crate::plain::json(&serde_json::to_string(&record)?))?;
         } else {
             if let Some(text) = describe(&state, &record.event) {
-                say!("{:>5} {} {}", record.seq, clock(record.at_ms), crate::config::text::clean(&text))?;
+                say!("{:>5} {} {}", record.seq, moment(record.at_ms), crate::config::text::clean(&text))?;
             }
             state.apply(&record);
         }
         if out::closed() {
             break;
         }
+    }
+    Ok(Exit::Done)
+}
+
+/// A session as its journal has it.
+fn stored(place: &Place) -> anyhow::Result<State> {
+    let mut state = State::default();
+    Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
+    Ok(state)
+}
+
+/// Writes a session's report into files, or as Markdown on standard output.
+pub fn report(
+    name: Option<&str>,
+    html: Option<&Path>,
+    markdown: Option<&Path>,
+    settings: &Settings,
+) -> anyhow::Result<Exit> {
+    let state = stored(&named_or_newest(name)?)?;
+    let files = [(html, Form::Html), (markdown, Form::Markdown)];
+    let mut written = false;
+    for (path, form) in files.into_iter().filter_map(|(path, form)| Some((path?, form))) {
+        let text = of_state(state.clone(), settings.clone(), form);
+        files::write(path, text)
+            .with_context(|| format!("cannot write `{}`; hint: try another path", path.display()))?;
+        say!("{}", path.display())?;
+        written = true;
+    }
+    if !written {
+        out::data(format_args!("{}", of_state(state, settings.clone(), Form::Markdown)))?;
     }
     Ok(Exit::Done)
 }
@@ -229,8 +261,7 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     if !settings.origins.contains_key("screen.colors") {
         settings.colors = crate::config::ColorLevel::True;
     }
-    let mut state = State::default();
-    Journal::read(&place.dir)?.iter().for_each(|r| state.apply(r));
+    let state = stored(&place)?;
     // What only a host knows is answered as it would, by the model and data themselves.
     let card = state.card.clone();
     let mut engine = None;
@@ -247,22 +278,6 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let picture = crate::tui::picture::session(state, settings, size, &keys, &mut told);
     files::write(out, picture).with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;
     Ok(Exit::Done)
-}
-
-/// `2026-01-31 12:34:56Z` of milliseconds since the Unix epoch (civil-from-days, Howard Hinnant).
-fn clock(at_ms: i64) -> String {
-    let seconds = at_ms.div_euclid(1000);
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
-    let year = yoe + era * 400 + i64::from(month <= 2);
-    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
 }
 
 pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyhow::Result<Exit> {
@@ -333,14 +348,4 @@ pub(crate) async fn export_over(
         }
     }
     bail!("the host ended before the file was written; hint: `paring log` says why")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn clocks_read_right() {
-        assert_eq!(super::clock(0), "1970-01-01 00:00:00Z");
-        assert_eq!(super::clock(951_827_696_999), "2000-02-29 12:34:56Z");
-        assert_eq!(super::clock(4_102_444_799_000), "2099-12-31 23:59:59Z");
-    }
 }

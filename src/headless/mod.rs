@@ -28,6 +28,7 @@ pub mod run;
 pub mod selftest;
 pub mod setup;
 pub mod template;
+mod tensorboard;
 mod trace;
 
 use crate::exec::Cancel;

@@ -1,7 +1,7 @@
 //! `paring profile`: where a model's cost sits.
 
-use super::out::{self, Unwritten, say};
-use super::{Cancelled, Exit, UsageError, bound, cancel_on_signals, print_json, progress_line, setup};
+use super::out::{self, Unwritten, say, tell};
+use super::{Cancelled, Exit, UsageError, bound, cancel_on_signals, print_json, progress_line, setup, tensorboard};
 use crate::args::Profile as Args;
 use crate::data::Counted;
 use crate::graph::MacConvention;
@@ -9,13 +9,16 @@ use crate::host::compute::{bind, classifies_text, longest, takes_text, tell, usu
 use crate::profile::{
     self as profiling, Doubt, LayerParameters, LayerRow, Profile, ProfileError, ProfileOptions, ProfileUpdate, Workload,
 };
-use crate::session::{Opening, WINDOW};
+use crate::session::{Opening, WINDOW, doubts};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
 
 /// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {
     let cancel = cancel_on_signals()?;
+    if let Some(dir) = &args.tensorboard {
+        tensorboard::folder(dir).map_err(Error::msg)?;
+    }
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
     let workload = match args.decode {
         None => Workload::Pass,
@@ -76,6 +79,13 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         let text = super::trace::chrome(&model.info.name, &profile).to_string();
         crate::files::write(path, text)
             .map_err(|e| Error::msg(format!("trace `{}`: {e}; hint: another file", path.display())))?;
+    }
+    if let Some(dir) = &args.tensorboard {
+        let mut line = progress_line("histograms");
+        let mut update = |done, all| line.show(done as u64, all as u64);
+        let written = tensorboard::write(dir, &model, &profile, convention, &cancel, &mut update);
+        line.clear();
+        tell!("written to {}", written?.display());
     }
     if args.json {
         print_json(&json(&profile)?)?;
@@ -234,23 +244,6 @@ fn print_parameters(all: &[LayerParameters]) -> Result<(), Unwritten> {
     Ok(())
 }
 
-/// Why layers are marked with `?`: those of one reason together.
-fn doubts(p: &Profile) -> Vec<String> {
-    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
-    for (row, doubt) in p.rows.iter().filter_map(|r| Some((r, p.doubt_of(r)?.to_string()))) {
-        match reasons.iter_mut().find(|(why, _)| *why == doubt) {
-            Some((_, names)) => names.push(&row.name),
-            None => reasons.push((doubt, vec![&row.name])),
-        }
-    }
-    let told = |(why, names): &(String, Vec<&str>)| match names.as_slice() {
-        few if few.len() <= 3 => format!("{}: {why}", few.join(", ")),
-        [first, .., last] => format!("{} from {first} to {last}: {why}", counted(names.len(), "layer")),
-        _ => why.clone(),
-    };
-    reasons.iter().map(told).collect()
-}
-
 /// Why fewer runs count than were asked for, if so.
 fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
     let aside = p.load.map_or(0.0, |l| l.set_aside);
@@ -271,16 +264,6 @@ mod tests {
     use super::*;
     use crate::profile::Load;
     use std::time::Duration;
-
-    #[test]
-    fn layers_of_one_reason_are_told_together() {
-        let row =
-            |name: &str, by| LayerRow { name: name.into(), doubt: Some(Doubt::Clock { by }), ..LayerRow::default() };
-        let rows = ["a", "b", "c", "d", "e"].map(|n| row(n, if n == "b" { 0.9 } else { 0.5 }));
-        let told = doubts(&Profile { rows: rows.into(), ..Profile::default() });
-        assert!(told.len() == 2 && told[0].starts_with("4 layers from a to e: "), "{told:?}");
-        assert!(told[1].starts_with("b: "), "{told:?}");
-    }
 
     #[test]
     fn runs_that_are_missing_are_told_with_the_reason() {

@@ -46,4 +46,4 @@ pub use role::{
     USUAL_TURNS,
 };
 pub use state::*;
-pub use text::{action as action_text, apart, describe, part, passed_over};
+pub use text::{action as action_text, apart, describe, doubts, part, passed_over};

@@ -2,7 +2,7 @@
 
 use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, QUESTION, State};
 use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
-use crate::profile::Workload;
+use crate::profile::{Profile, Workload};
 use crate::task::Estimate;
 use crate::words::{self, counted};
 
@@ -309,9 +309,27 @@ pub fn apart(e: &Evaluation) -> Option<String> {
     ))
 }
 
+/// Why layers are marked with `?`: those of one reason together.
+pub fn doubts(p: &Profile) -> Vec<String> {
+    let mut reasons: Vec<(String, Vec<&str>)> = Vec::new();
+    for (row, doubt) in p.rows.iter().filter_map(|r| Some((r, p.doubt_of(r)?.to_string()))) {
+        match reasons.iter_mut().find(|(why, _)| *why == doubt) {
+            Some((_, names)) => names.push(&row.name),
+            None => reasons.push((doubt, vec![&row.name])),
+        }
+    }
+    let told = |(why, names): &(String, Vec<&str>)| match names.as_slice() {
+        few if few.len() <= 3 => format!("{}: {why}", few.join(", ")),
+        [first, .., last] => format!("{} from {first} to {last}: {why}", counted(names.len(), "layer")),
+        _ => why.clone(),
+    };
+    reasons.iter().map(told).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::profile::{Doubt, LayerRow};
     use crate::task::Divergence;
 
     #[test]
@@ -322,5 +340,15 @@ mod tests {
         let told = apart(&Evaluation { round: 2, divergence: Some(divergence), ..Evaluation::default() });
         let want = "round 2: KL 0.0795 [0.0758, 0.0830] nats/token from the original's, p99 0.292; same top 82.4 %";
         assert_eq!((told.as_deref(), apart(&Evaluation::default())), (Some(want), None));
+    }
+
+    #[test]
+    fn layers_of_one_reason_are_told_together() {
+        let row =
+            |name: &str, by| LayerRow { name: name.into(), doubt: Some(Doubt::Clock { by }), ..LayerRow::default() };
+        let rows = ["a", "b", "c", "d", "e"].map(|n| row(n, if n == "b" { 0.9 } else { 0.5 }));
+        let told = doubts(&Profile { rows: rows.into(), ..Profile::default() });
+        assert!(told.len() == 2 && told[0].starts_with("4 layers from a to e: "), "{told:?}");
+        assert!(told[1].starts_with("b: "), "{told:?}");
     }
 }

@@ -37,11 +37,8 @@ pub enum Effect {
     Send(Command),
     /// Copy to the clipboard (OSC 52) and to a file.
     Yank(String),
-    /// Write text to a path; an empty path means a default name.
-    Write {
-        path: String,
-        text: String,
-    },
+    /// Write texts to paths.
+    Write(Vec<(String, String)>),
     /// Add a line to those that were entered before.
     Remember(String),
     Suspend,

@@ -110,7 +110,11 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Profile, "profile", "measure every layer again, and the original"),
     spec("propose", "[planner|agents]", "ask for proposals"),
     does(Act::Redo, "redo", "redo the newest undone review action"),
-    spec("report", "[PATH]", "write the report as Markdown"),
+    spec(
+        "report",
+        "[PATH]",
+        "write the report: Markdown, or one page of HTML where it ends in .html; both without a path",
+    ),
     spec("rollback", "[REASON]", "go back to the last accepted round"),
     spec("search", "", "build other plans for the same budget and try them on held-back images"),
     spec("rehearse", "", "build the approved plan, else what is shown, and try it on held-back images"),

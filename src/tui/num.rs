@@ -135,6 +135,22 @@ pub fn clock(at_ms: i64) -> String {
     format!("{:02}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
 }
 
+/// `2026-01-31 12:34:56Z` of milliseconds since the Unix epoch (civil-from-days, Howard Hinnant).
+pub fn moment(at_ms: i64) -> String {
+    let seconds = at_ms.div_euclid(1000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + i64::from(month <= 2);
+    let (h, m, s) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02} {h:02}:{m:02}:{s:02}Z")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,5 +199,8 @@ mod tests {
         assert_eq!(duration(6000.0), "1 h 40");
         assert_eq!(clock(1_700_000_000_000), "22:13:20");
         assert_eq!(clock(-1000), "23:59:59");
+        assert_eq!(moment(0), "1970-01-01 00:00:00Z");
+        assert_eq!(moment(951_827_696_999), "2000-02-29 12:34:56Z");
+        assert_eq!(moment(4_102_444_799_000), "2099-12-31 23:59:59Z");
     }
 }

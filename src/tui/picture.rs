@@ -21,9 +21,7 @@ pub type Told<'a> = &'a mut dyn FnMut(&State, &Command) -> Option<Feed>;
 
 /// The screen that a terminal of `size` cells would show of `state` after `keys`, as SVG. What it asks of its host `told` answers.
 pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key], told: Told<'_>) -> String {
-    let mut app = App::new(settings, size);
-    app.host(HostMsg::Welcome { protocol: PROTOCOL, state: Box::new(state), you: 1, pen: Some(1) });
-    app.settle();
+    let mut app = still(state, settings, size);
     for k in keys {
         let mut modifiers = KeyModifiers::NONE;
         modifiers.set(KeyModifiers::CONTROL, k.ctrl);
@@ -39,6 +37,14 @@ pub fn session(state: State, settings: Settings, size: (u16, u16), keys: &[Key],
         }
     }
     screen(&mut app, size.0, size.1)
+}
+
+/// A screen that shows `state`, which no host changes.
+pub(super) fn still(state: State, settings: Settings, size: (u16, u16)) -> App {
+    let mut app = App::new(settings, size);
+    app.host(HostMsg::Welcome { protocol: PROTOCOL, state: Box::new(state), you: 1, pen: Some(1) });
+    app.settle();
+    app
 }
 
 /// Draws `app` at `width` x `height` cells and returns the picture.

@@ -215,14 +215,17 @@ impl Loop {
                     Err(e) => self.app.say(Level::Warn, format!("sent to the clipboard; no file: {e}")),
                 }
             }
-            Effect::Write { path, text } => {
-                let path = if path.is_empty() { "paring-report.md".to_owned() } else { path };
-                match crate::files::write(path.as_ref(), text) {
-                    Ok(()) => self.app.say(Level::Good, format!("wrote {path}")),
-                    Err(e) => {
-                        self.app.say(Level::Bad, format!("`{path}` could not be written: {e}; hint: try another path"))
+            Effect::Write(files) => {
+                let mut written = Vec::new();
+                for (path, text) in files {
+                    if let Err(e) = crate::files::write(path.as_ref(), text) {
+                        let why = format!("`{path}` could not be written: {e}; hint: try another path");
+                        self.app.say(Level::Bad, why);
+                        return Ok(None);
                     }
+                    written.push(path);
                 }
+                self.app.say(Level::Good, format!("wrote {}", written.join(" and ")));
             }
             Effect::Remember(line) => {
                 // For comfort only: what cannot be kept is gone with the screen.

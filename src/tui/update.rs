@@ -586,7 +586,7 @@ impl App {
                 self.settings.mac_convention = c;
                 self.resort()
             }
-            Line::Report(path) => self.effects.push(Effect::Write { path, text: super::report::markdown(self) }),
+            Line::Report(path) => self.write_report(path),
             Line::Columns(columns) => self.columns = columns,
             Line::Sort(key) => {
                 if !self.columns.keys().contains(&key) {

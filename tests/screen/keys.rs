@@ -307,8 +307,19 @@ fn the_report_holds_the_tables_and_copies_as_text() {
     ] {
         assert!(report.contains(wanted), "{wanted}");
     }
-    let Some(Effect::Write { path, text }) = press(&mut app, ":report out.md<enter>").pop() else { panic!() };
-    assert_eq!((path.as_str(), &text), ("out.md", &report));
+    let mut written = |line: &str| match press(&mut app, line).pop() {
+        Some(Effect::Write(files)) => files,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(written(":report out.md<enter>"), [("out.md".to_owned(), report.clone())]);
+    assert!(written(":report out.html<enter>")[0].1.starts_with("<!DOCTYPE html>"));
+    // Without a path both, beside each other.
+    let both = written(":report<enter>");
+    assert_eq!(
+        both.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(),
+        ["paring-report.md", "paring-report.html"]
+    );
+    assert_eq!(both[0].1, report);
     press(&mut app, "1");
     let Some(Effect::Yank(rows)) = press(&mut app, "y").pop() else { panic!() };
     assert!(rows.contains("blocks.8") && rows.contains('\t'));

@@ -7,7 +7,7 @@ use crate::tui::num::{range, signed};
 use crate::words::counted;
 
 /// The range and where it comes from, in a few words; `None` where nothing would change.
-pub(super) fn short(q: &Quality, metric: &Metric) -> Option<String> {
+pub fn short(q: &Quality, metric: &Metric) -> Option<String> {
     match q.basis {
         Basis::Unchanged => None,
         Basis::Unmeasured => Some(format!("{} was never measured for this plan", metric.name)),
@@ -18,7 +18,7 @@ pub(super) fn short(q: &Quality, metric: &Metric) -> Option<String> {
 }
 
 /// What [`short`] leaves out: how it was found, over what, and how often such a range holds.
-pub(super) fn words(state: &State, q: &Quality) -> Option<String> {
+pub fn words(state: &State, q: &Quality) -> Option<String> {
     let held = || match state.trials.correction.as_ref() {
         Some(c) if c.views.iter().any(|v| v.kind.is_some()) => {
             format!("{} in {}", state.metric().held_back(c.images), counted(c.views.len(), "disturbed view"))

@@ -4,12 +4,12 @@
 //! everything is drawn no cell holds a hostile character.
 
 mod agents;
-mod basis;
+pub(super) mod basis;
 mod card;
 mod changed;
-mod classes;
+pub(super) mod classes;
 pub mod control;
-mod evaluate;
+pub(super) mod evaluate;
 pub(super) mod footer;
 mod header;
 mod heal;
@@ -20,7 +20,7 @@ mod machine;
 mod marks;
 mod picker;
 pub mod plans;
-mod plot;
+pub(super) mod plot;
 mod prompt;
 pub(super) mod roofline;
 mod text;

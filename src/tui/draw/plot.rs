@@ -4,16 +4,27 @@
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{fit, width};
-use crate::session::State;
+use crate::graph::MacConvention;
+use crate::session::{Evaluation, State};
 use crate::tui::app::{App, View};
 use ratatui::layout::Rect;
 
+/// What a round costs, as a factor of the original.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    Latency,
+    Macs(MacConvention),
+}
+
 /// A round's place in the plot.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
+pub struct Point {
     pub round: u32,
-    /// Factor of the baseline.
-    pub latency: f64,
+    /// Factor of the baseline, and its interval: the factor itself where it has none.
+    pub cost: f64,
+    pub ends: (f64, f64),
+    /// The cost is not to be decided on.
+    pub doubtful: bool,
     /// Mean score: better the higher.
     pub score: f64,
     pub low: f64,
@@ -22,42 +33,54 @@ pub(super) struct Point {
     pub pareto: bool,
 }
 
-pub(super) fn points(state: &State) -> Vec<Point> {
+pub fn points(state: &State, cost: Cost) -> Vec<Point> {
+    let base = state.baseline();
+    let of = |e: &Evaluation| match cost {
+        Cost::Latency => e.latency().map_or((f64::NAN, f64::NAN, f64::NAN), |l| (l.value, l.low, l.high)),
+        Cost::Macs(convention) => {
+            let whole = base.map_or(0, |b| b.macs.get(convention));
+            let factor = if whole > 0 { e.macs.get(convention) as f64 / whole as f64 } else { f64::NAN };
+            (factor, factor, factor)
+        }
+    };
     let mut out: Vec<Point> = state
         .rounds
         .iter()
         .filter_map(|r| {
             let e = r.evaluation.as_ref()?;
-            let latency = e.latency().map_or(f64::NAN, |l| l.value);
+            let (cost_value, from, to) = of(e);
             let (low, high) = e.metrics.interval();
             let p = Point {
                 round: r.number,
-                latency,
+                cost: cost_value,
+                ends: (from, to),
+                doubtful: cost == Cost::Latency && e.doubt.is_some() && r.number > 0,
                 score: e.metrics.score,
                 low,
                 high,
                 rolled_back: r.rolled_back.is_some(),
                 pareto: false,
             };
-            (latency.is_finite() && e.metrics.score.is_finite()).then_some(p)
+            (cost_value.is_finite() && e.metrics.score.is_finite()).then_some(p)
         })
         .collect();
-    let all: Vec<(f64, f64)> = out.iter().map(|p| (p.latency, p.score)).collect();
+    let all: Vec<(f64, f64)> = out.iter().map(|p| (p.cost, p.score)).collect();
     for p in &mut out {
-        p.pareto = !all.iter().any(|&(l, s)| l <= p.latency && s >= p.score && (l < p.latency || s > p.score));
+        p.pareto = !all.iter().any(|&(l, s)| l <= p.cost && s >= p.score && (l < p.cost || s > p.score));
     }
     out
 }
 
 /// Where the plan that would run now is expected to lie; `None` where nothing of it waits to be built, or an axis is unknown.
 fn forecast(app: &App, base: f64) -> Option<Point> {
-    let waits = app.reviewable() && (!app.state.open().is_empty() || app.state.changes() > 0);
-    let expected = app.expected.as_ref().filter(|_| waits)?;
+    let expected = app.expected.as_ref().filter(|_| app.plan_differs())?;
     let (latency, quality) = (expected.latency?, expected.quality?);
     let score = |change: f64| base + change / app.state.metric().scale.abs();
     let p = Point {
         round: 0,
-        latency: latency.value,
+        cost: latency.value,
+        ends: (latency.low, latency.high),
+        doubtful: false,
         score: score(quality.value),
         low: score(quality.low),
         high: score(quality.high),
@@ -65,7 +88,7 @@ fn forecast(app: &App, base: f64) -> Option<Point> {
         pareto: false,
     };
     // A range without bounds says nothing, and would leave nothing of the rest.
-    let told = [p.latency, p.score, p.low, p.high].iter().all(|v| v.is_finite()) && quality.high - quality.low < 50.0;
+    let told = [p.cost, p.score, p.low, p.high].iter().all(|v| v.is_finite()) && quality.high - quality.low < 50.0;
     told.then_some(p)
 }
 
@@ -82,7 +105,7 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let pts = points(&app.state);
+    let pts = points(&app.state, Cost::Latency);
     if pts.is_empty() || area.height < 4 || area.width < 24 {
         c.put(area, 0, 1, "no evaluation yet", pal.fg(Role::Dim));
         return;
@@ -93,8 +116,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let fold = |f: fn(f64, f64) -> f64, v: &mut dyn Iterator<Item = f64>| v.reduce(f).unwrap_or(0.0);
     let plan = forecast(app, base);
     let all = || pts.iter().chain(&plan);
-    let mut x0 = fold(f64::min, &mut all().map(|p| p.latency).chain(budget.latency)) - 0.05;
-    let mut x1 = fold(f64::max, &mut all().map(|p| p.latency)) + 0.05;
+    let mut x0 = fold(f64::min, &mut all().map(|p| p.cost).chain(budget.latency)) - 0.05;
+    let mut x1 = fold(f64::max, &mut all().map(|p| p.cost)) + 0.05;
     let mut y0 = fold(f64::min, &mut all().map(|p| p.low).chain(floor));
     let mut y1 = fold(f64::max, &mut all().map(|p| p.high));
     if x1 - x0 < 0.1 {
@@ -131,10 +154,10 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     // The Pareto line, as steps: at a latency, the best accuracy so far.
     let mut front: Vec<&Point> = pts.iter().filter(|p| p.pareto && !p.rolled_back).collect();
-    front.sort_by(|a, b| a.latency.total_cmp(&b.latency));
+    front.sort_by(|a, b| a.cost.total_cmp(&b.cost));
     for w in front.windows(2) {
         let (a, b) = (w[0], w[1]);
-        let (ca, cb, ra, rb) = (col(a.latency), col(b.latency), row(a.score), row(b.score));
+        let (ca, cb, ra, rb) = (col(a.cost), col(b.cost), row(a.score), row(b.score));
         for x in ca + 1..cb {
             c.put(plot, ra, x, pal.glyph("╌", "."), pal.fg(Role::Bar));
         }
@@ -143,7 +166,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         }
     }
     if let Some(p) = &plan {
-        let (x, style) = (col(p.latency), pal.fg(Role::Forecast));
+        let (x, style) = (col(p.cost), pal.fg(Role::Forecast));
         for r in row(p.high)..=row(p.low) {
             c.put(plot, r, x, pal.glyph("┊", ":"), style);
         }
@@ -153,7 +176,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(plot, row(p.score), lx, label, style);
     }
     for p in &pts {
-        let (x, y) = (col(p.latency), row(p.score));
+        let (x, y) = (col(p.cost), row(p.score));
         let role = match (p.rolled_back, p.pareto) {
             (true, _) => Role::RolledBack,
             (_, true) => Role::Accent,
@@ -187,7 +210,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     if let Some(p) = read {
         let whose = if p.round == 0 { "baseline".to_owned() } else { format!("round {}", p.round) };
         let (low, high) = metric.shown_range(metric.scale.abs() * p.low, metric.scale.abs() * p.high);
-        let (d, at) = (metric.digits, p.latency);
+        let (d, at) = (metric.digits, p.cost);
         let text =
             format!("{whose}: {} {:.d$} [{low:.d$}, {high:.d$}] at {at:.2}x", metric.name, metric.value(p.score));
         c.put(area, foot + 1, axis, &text, pal.fg(Role::Fg));

@@ -86,8 +86,10 @@ pub(super) fn report_lines(app: &App, body: Rect) -> Vec<String> {
 
 pub(super) fn report(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let title =
-        vec![span("report", pal.bold(Role::Focus)), span(" Markdown; `:report PATH` writes it", pal.fg(Role::Dim))];
+    let title = vec![
+        span("report", pal.bold(Role::Focus)),
+        span(" `:report` writes it as Markdown and as a page of HTML", pal.fg(Role::Dim)),
+    ];
     let inner = c.pane(area, title, true);
     let lines = wrapped(app, inner.width as usize);
     for (row, (role, bold, l)) in lines.iter().skip(app.scroll).take(inner.height as usize).enumerate() {

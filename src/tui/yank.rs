@@ -1,0 +1,85 @@
+//! Any pane as plain text: what is copied is what is shown, with whole tables.
+
+use super::app::{App, Pane, View};
+use super::list::RowRef;
+use super::num;
+use super::standing::word;
+use crate::config::text::{clean, clean_lines};
+use crate::session::action_text;
+use std::fmt::Write;
+
+impl App {
+    /// The text of the pane that has the keys, for copying.
+    pub fn pane_text(&self) -> String {
+        let mut o = String::new();
+        match (self.view, self.pane) {
+            (View::Review, Pane::Layers) => {
+                for r in &self.list.shown {
+                    let name = match *r {
+                        RowRef::Block(b) => self.table.blocks.get(b).map(|b| b.label.clone()),
+                        RowRef::Layer(i) => self.table.layers.get(i).map(|l| format!("  {}", clean(&l.name))),
+                    };
+                    let (Some(name), Some(f)) = (name, r.figures(&self.table)) else { continue };
+                    let _ = writeln!(
+                        o,
+                        "{name}\t{}\t{}\t{}\t{}",
+                        f.p50.map_or("-".into(), num::ms),
+                        num::scaled(f.bytes as f64, 1e6),
+                        num::scaled(f.macs.get(self.settings.mac_convention) as f64, 1e6),
+                        num::count(f.params)
+                    );
+                }
+            }
+            (View::Review, Pane::Agents) | (View::Agents, _) => {
+                for t in &self.turns {
+                    let _ = writeln!(o, "## {} {}", t.role, t.model);
+                    for (reasoning, text) in &t.pieces {
+                        let _ = writeln!(o, "{}{text}", if *reasoning { "(reasoning) " } else { "" });
+                    }
+                }
+            }
+            (View::Review, Pane::Decision) => {
+                for s in self.row_shown() {
+                    let _ = writeln!(
+                        o,
+                        "{}: {} ({})",
+                        clean(&s.target.to_string()),
+                        action_text(&s.action),
+                        word(s.standing)
+                    );
+                    if let Some(d) = s.id.and_then(|id| self.state.decision(id)) {
+                        let _ = writeln!(o, "  by {}: {}", clean(&d.author.to_string()), clean_lines(&d.rationale));
+                    }
+                }
+            }
+            (View::Timeline, _) => {
+                for e in &self.state.timeline {
+                    let undone = if e.undone { " (undone)" } else { "" };
+                    let _ = writeln!(o, "{}\t{}\t{}{undone}", e.seq, num::clock(e.at_ms), clean(&e.text));
+                }
+            }
+            (View::Control, _) => {
+                for line in super::draw::control::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Plans, _) => {
+                for line in super::draw::plans::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Inspect, _) => {
+                for line in super::draw::inspect::lines(self, 120) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Roofline, _) => {
+                for line in super::draw::roofline::lines(self, 100) {
+                    let _ = writeln!(o, "{}", line.to_string().trim_end());
+                }
+            }
+            (View::Evaluate | View::Report, _) => o = super::report::markdown(self),
+        }
+        o
+    }
+}
