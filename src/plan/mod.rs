@@ -1,4 +1,4 @@
-//! Decisions, constraints, budgets, forecasts and the built-in planner.
+//! Decisions, constraints, budgets, forecasts, what activations take over a run, and the built-in planner.
 //!
 //! The data types are plain and shared with sessions, agents and screens; [`Forecaster`] is a pure function of tables,
 //! so that a screen may call it while a ratio is dragged. No tensor is touched here.

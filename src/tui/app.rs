@@ -11,6 +11,7 @@ use super::modal::Modal;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::plans::Plans;
+use super::profile::{Page, Profiled};
 use super::stream::{Scroll, Turn};
 use super::table::Table;
 use crate::config::text::clean;
@@ -193,6 +194,8 @@ pub struct App {
     pub plans: Plans,
     /// What view 8 tells, while it is shown; nothing where no layer is under the cursor.
     pub inspected: Option<Inspected>,
+    /// What view 9 holds.
+    pub profiled: Profiled,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
     /// What is known of agents whose decisions there are, in words: looked up for every card that is drawn, and plans are hashed for it.
@@ -510,7 +513,10 @@ impl App {
                 self.list.order_held = true;
                 self.pulse = Some((step, layers));
             }
-            Feed::Machine(now) => self.machine = Some(now),
+            Feed::Machine(now) => {
+                self.profiled.vitals.push(self.now_ms, now.clone(), &self.jobs);
+                self.machine = Some(now);
+            }
             Feed::Units { group, scores } => {
                 self.units.insert(group, scores);
                 self.outlook_stale = true;
@@ -562,6 +568,7 @@ impl App {
             match self.view {
                 View::Plans => self.compare_plans(),
                 View::Inspect => self.inspect(),
+                View::Profile if self.profiled.page == Page::Memory => self.remember(),
                 _ => {}
             }
         }

@@ -1,6 +1,7 @@
-//! Dialogs over the screen: a prompt, the command line, a confirmation, the help.
+//! Dialogs over the screen: a prompt, the command line, a confirmation, the help, what words mean.
 
 use super::command_line::{CommandLine, line};
+use super::explain::Explain;
 use crate::plan::{DecisionId, Target};
 use crate::session::{NOTE_BYTES, REASON_BYTES};
 use tui_textarea::TextArea;
@@ -29,6 +30,8 @@ pub struct Prompt {
 pub enum Modal {
     Prompt(Box<Prompt>),
     Command(Box<CommandLine>),
+    /// What words and figures mean.
+    Explain(Box<Explain>),
     /// Whether the session's host shall end.
     Stop,
     Help {

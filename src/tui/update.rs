@@ -57,6 +57,7 @@ impl App {
                 let left_out = match &mut self.modal {
                     Some(Modal::Prompt(p)) => p.paste(&text),
                     Some(Modal::Command(c)) => paste(&mut c.area, &text, LINE_BYTES),
+                    Some(Modal::Explain(e)) => e.paste(&text),
                     Some(Modal::Stop | Modal::Help { .. }) | None => None,
                 };
                 if let Some(words) = left_out {
@@ -104,6 +105,11 @@ impl App {
                     _ => self.modal = None,
                 }
                 self.clamp_help();
+            }
+            Modal::Explain(_) if leave || k.code == KeyCode::Enter => self.modal = None,
+            Modal::Explain(e) => {
+                e.key(k);
+                self.clamp_explained();
             }
             Modal::Stop => {
                 self.modal = None;
@@ -289,6 +295,7 @@ impl App {
             Act::RatioDownFast => self.decide(|app| app.drag(-4)),
             Act::Precision => self.decide(App::next_precision),
             Act::RemoveBlock => self.decide(App::remove_block),
+            Act::Confirm if self.view == View::Profile => self.open_row(),
             Act::Confirm => self.confirm(),
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
@@ -297,7 +304,7 @@ impl App {
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
-            Act::Measure => match self.row_layer().map(|l| l.name.clone()) {
+            Act::Measure => match self.pointed().map(|l| l.name.clone()) {
                 Some(layer) => self.with_commit(Command::Measure { layer }),
                 None => {
                     let all = self.label(Act::Profile);
@@ -344,7 +351,7 @@ impl App {
             Act::View6 => self.show(View::Control),
             Act::View7 => self.show(View::Plans),
             Act::View8 => self.show(View::Inspect),
-            Act::View9 => self.show(View::Roofline),
+            Act::View9 => self.show_profile(),
             Act::NextPlan => self.next_plan(),
             Act::TakeRow | Act::TakeBlock | Act::TakeAll => self.take(act),
             Act::Fork => self.open_line("fork "),
@@ -357,6 +364,7 @@ impl App {
             Act::Yank => self.effects.push(Effect::Yank(self.pane_text())),
             Act::Command => self.open_line(""),
             Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
+            Act::Explain => self.explain(""),
             Act::Cancel => {
                 if self.draft.take().is_some() {
                     self.say(Level::Info, "edit dropped");
@@ -395,6 +403,10 @@ impl App {
             let height = layout::inside(self.layout().body).height as usize;
             return self.step_plans(way * step.lines(height) as isize);
         }
+        let rows = way * step.lines(layout::inside(self.layout().body).height as usize) as isize;
+        if self.view == View::Profile && self.step_page(rows, matches!(step, Stride::Page)) {
+            return;
+        }
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
             return;
@@ -422,6 +434,9 @@ impl App {
     }
 
     fn next_pane(&mut self, forward: bool) {
+        if self.view == View::Profile {
+            return self.turn_page(forward);
+        }
         if self.view != View::Review {
             let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
             let n = View::ALL.len();
@@ -472,7 +487,7 @@ impl App {
             View::Review => Some((&mut self.brief, l.agents)),
             View::Agents => Some((&mut self.full, l.body)),
             View::Evaluate | View::Timeline | View::Report | View::Control => None,
-            View::Plans | View::Inspect | View::Roofline => None,
+            View::Plans | View::Inspect | View::Profile => None,
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
@@ -536,6 +551,7 @@ impl App {
                 self.settings.mac_convention = c;
                 self.resort()
             }
+            Line::Explain(word) => self.explain(&word),
             Line::Report(path) => self.effects.push(Effect::Write { path, text: super::report::markdown(self) }),
             Line::Columns(columns) => self.columns = columns,
             Line::Sort(key) => {
@@ -648,7 +664,7 @@ impl App {
             Act::Fork => self.state.shown_actions().iter().any(|(_, a)| *a != Action::Keep),
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
-            Act::Confirm => review && self.draft.is_some(),
+            Act::Confirm => self.view == View::Profile || (review && self.draft.is_some()),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
             Act::Cancel => self.draft.is_some() || !self.list.filter.is_empty() || self.view != View::Review,
             Act::Follow => self.view == View::Agents || (self.view == View::Review && self.pane == Pane::Agents),
@@ -658,7 +674,7 @@ impl App {
                 self.view == View::Review
             }
             Act::Measure => {
-                !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
+                !self.busy() && self.reviewable() && self.pointed().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }
             Act::Bisect => {
                 !self.busy()
@@ -692,6 +708,7 @@ impl App {
             | Act::View9
             | Act::Yank
             | Act::Command
+            | Act::Explain
             | Act::Help
             | Act::Redraw
             | Act::Suspend => true,

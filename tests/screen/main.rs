@@ -12,6 +12,7 @@ mod latency;
 mod looks;
 mod plan;
 mod plans;
+mod profile;
 mod robust;
 mod weights;
 mod work;

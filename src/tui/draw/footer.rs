@@ -103,7 +103,7 @@ fn next_step(c: &Canvas<'_>) -> String {
             | View::Control
             | View::Plans
             | View::Inspect
-            | View::Roofline => {
+            | View::Profile => {
                 format!("{} shows the evaluation; {answer}", key(Act::View2))
             }
         };
@@ -164,7 +164,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
         }
-        (View::Roofline, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
+        (View::Profile, _) => {
+            vec![NextPane, Confirm, Measure, Interrupt, PageUp, PageDown, View1, Yank, Explain, Command, Detach, Help]
+        }
         (View::Inspect, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Report, _) => vec![Export, Yank, PageUp, PageDown, View1, Command, Help],
     }
@@ -179,10 +181,10 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
     let mut room = area.width as usize;
     let all: Vec<Act> = wanted(app.view, app.pane).into_iter().filter(|a| app.can(*a)).collect();
     // The last two (command and help) always stay.
-    let tail: usize = all.iter().rev().take(2).map(|a| label(c, *a).len() + a.spec().short.len() + 3).sum();
+    let tail: usize = all.iter().rev().take(2).map(|a| label(c, *a).len() + short(c, *a).len() + 3).sum();
     for (i, act) in all.iter().enumerate() {
         let key = label(c, *act);
-        let short = act.spec().short;
+        let short = short(c, *act);
         let w = width(&key) + width(short) + 3;
         let reserve = if i + 2 < all.len() { tail } else { 0 };
         if w + reserve > room {
@@ -199,5 +201,14 @@ fn label(c: &Canvas<'_>, act: Act) -> String {
     match act {
         Act::RatioDown => format!("{} {}", c.app.label(Act::RatioDown), c.app.label(Act::RatioUp)),
         _ => c.app.label(act),
+    }
+}
+
+/// What the key does here.
+fn short(c: &Canvas<'_>, act: Act) -> &'static str {
+    match (c.app.view, act) {
+        (View::Profile, Act::NextPane) => "next page",
+        (View::Profile, Act::Confirm) => "to the row",
+        _ => act.spec().short,
     }
 }

@@ -7,19 +7,25 @@ mod agents;
 mod basis;
 mod card;
 pub mod control;
-mod evaluate;
+pub mod evaluate;
+pub mod explain;
 mod footer;
 mod header;
 mod heal;
 pub mod help;
+mod icicle;
 pub mod inspect;
-mod layers;
+pub mod layers;
 mod machine;
+mod memory;
 pub mod plans;
 mod plot;
+pub mod profile;
 mod prompt;
-pub(super) mod roofline;
+mod roofline;
+mod spread;
 mod text;
+mod vitals;
 mod weights;
 
 use super::app::{App, Pane, View};
@@ -150,7 +156,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
         View::Control => control::draw(&mut c, l.body),
         View::Plans => plans::draw(&mut c, l.body),
         View::Inspect => inspect::draw(&mut c, l.body),
-        View::Roofline => roofline::draw(&mut c, l.body),
+        View::Profile => profile::draw(&mut c, l.body),
     }
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
@@ -168,7 +174,7 @@ pub fn text_lines(app: &App) -> usize {
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
-        View::Roofline => roofline::lines(app, inside(app.layout().body).width as usize).len(),
+        View::Profile => profile::lines(app, inside(app.layout().body).width as usize).len(),
         View::Review | View::Agents | View::Plans => 0,
     }
 }
