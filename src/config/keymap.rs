@@ -128,8 +128,8 @@ acts! {
         PageUp "page-up" ["pgup"] "page" "one page up";
         Top "top" ["g", "home"] "top" "first row";
         Bottom "bottom" ["G", "end"] "end" "last row; in a stream: follow it";
-        NextPane "next-pane" ["tab"] "pane" "next pane";
-        PrevPane "prev-pane" ["shift-tab"] "pane" "previous pane";
+        NextPane "next-pane" ["tab"] "pane" "next pane, view, or page of the profile";
+        PrevPane "prev-pane" ["shift-tab"] "pane" "previous one";
     }
     "Layers" {
         ToggleFold "fold" ["space"] "fold" "fold or unfold the block";
@@ -199,9 +199,10 @@ acts! {
         View6 "view-control" ["6"] "controller" "controller: levels of a language model, and who chooses one for every token";
         View7 "view-plans" ["7", "="] "plans" "plans: what is shown beside the planner's, a kept plan or an earlier round";
         View8 "view-row" ["8", "D"] "row" "all that is known of this row: its group at every width, its precisions, its place, what was decided";
-        View9 "view-roofline" ["9"] "roofline" "roofline: what each row does a second against FLOP a byte, under the ceilings of this device";
+        View9 "view-profile" ["9"] "profile" "profile, a page at a time: roofline, memory over the run, where the time goes, how it scatters, the machine";
         Follow "follow" ["f"] "follow" "follow the stream, or stop following";
         Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
+        Explain "explain" ["K"] "explain" "what the figures of this row and the words on this screen mean, and how they were measured";
         Command "command" [":"] "command" "command line";
         Help "help" ["?"] "help" "this help";
         Cancel "cancel" ["esc"] "back" "drop the edit, the filter or the dialog";

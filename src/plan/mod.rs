@@ -1,4 +1,4 @@
-//! Decisions, constraints, budgets, forecasts and the built-in planner.
+//! Decisions, constraints, budgets, forecasts, what activations take over a run, and the built-in planner.
 //!
 //! The data types are plain and shared with sessions, agents and screens; [`Forecaster`] is a pure function of tables,
 //! so that a screen may call it while a ratio is dragged. No tensor is touched here.
@@ -14,6 +14,7 @@ mod curve;
 mod cuts;
 mod decision;
 mod forecast;
+mod liveness;
 pub mod planner;
 mod quality;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use curve::Curve;
 pub use cuts::{Cuts, by_influence, joint, most};
 pub use decision::*;
 pub use forecast::{BudgetLine, Forecaster, PlanForecast};
+pub use liveness::{Held, Liveness};
 pub use quality::{Basis, COVERAGE, PastRound, Quality, QualityInput};
 pub use trial::{Trial, Trials, plan_key};
 pub use verdict::{Measured, verdict};

@@ -15,6 +15,7 @@ use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::pictures::Means;
 use super::plans::Plans;
+use super::profile::{Page, Profiled};
 use super::seek::Sought;
 use super::select::Selection;
 use super::stream::{Scroll, Turn};
@@ -212,6 +213,8 @@ pub struct App {
     pub means: Means,
     /// What view 8 tells, while it is shown; nothing where no layer is under the cursor.
     pub inspected: Option<Inspected>,
+    /// What view 9 holds.
+    pub profiled: Profiled,
     pub(super) table_stale: bool,
     pub(super) outlook_stale: bool,
     /// What is known of agents whose decisions there are, in words: looked up for every card that is drawn, and plans are hashed for it.
@@ -480,7 +483,10 @@ impl App {
                 self.list.order_held = true;
                 self.pulse = Some((step, layers));
             }
-            Feed::Machine(now) => self.machine = Some(now),
+            Feed::Machine(now) => {
+                self.profiled.vitals.push(self.now_ms, now.clone(), &self.jobs);
+                self.machine = Some(now);
+            }
             Feed::Units { group, scores } => {
                 self.units.insert(group, scores);
                 self.outlook_stale = true;
@@ -539,6 +545,7 @@ impl App {
                 View::Plans => self.compare_plans(),
                 View::Inspect => self.inspect(),
                 View::Evaluate => self.look(),
+                View::Profile if self.profiled.page == Page::Memory => self.remember(),
                 _ => {}
             }
         }

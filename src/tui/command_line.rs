@@ -1,6 +1,7 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
 use super::complete::{Known, offers};
+use super::glossary;
 use super::history::History;
 use super::list::{Columns, SortKey};
 use crate::config::{Act, ColorLevel, SORTS, suggestion};
@@ -58,6 +59,7 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
     spec("evaluate-all", "", "evaluate the round that waits on all of the data, where that ended when it was clear"),
+    spec("explain", "[WORD]", "what the figures of this row and the words on this screen mean, or one word"),
     spec("factors", "64|25%|off", "two low-rank factors in the place of this row's weights"),
     spec("filter", "[WORDS]", "show only layers with these words; empty shows all"),
     spec("fork", "NAME", "keep the plan that is shown under a name, to hold others against it"),
@@ -149,6 +151,8 @@ pub enum Line {
     Commit(Command),
     Colors(ColorLevel),
     Columns(Columns),
+    /// What this word means.
+    Explain(String),
     Factors(Option<Rank>),
     Filter(String),
     /// Binds this row, for a reason.
@@ -214,6 +218,14 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "level" => match rest.parse() {
             Ok(asked) => Line::Send(Command::Level { asked }),
             Err(_) => return needs("auto or a level's number"),
+        },
+        "explain" if rest.is_empty() => Line::Do(Act::Explain),
+        "explain" => match glossary::find(rest) {
+            Some(word) => Line::Explain(word.term.to_owned()),
+            None => {
+                let hint = suggestion(rest, glossary::words().map(|w| w.term));
+                return Err(format!("no word `{rest}` in the glossary; hint: {hint}"));
+            }
         },
         "quit" => Line::Do(Act::Detach),
         "export" => Line::Send(match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
@@ -536,6 +548,7 @@ mod tests {
             ("budget macs=2", "hint: "),
             ("llm localhost", "hint: `:llm URL MODEL"),
             ("theme", "needs a name"),
+            ("explain latancy", "did you mean `latency`?"),
             ("sort up", "needs one of"),
             ("control fast", "needs a share"),
             ("level", "needs auto or"),

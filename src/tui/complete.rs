@@ -57,6 +57,7 @@ impl Known {
                 let items = crate::plan::Budget::default().items();
                 items.iter().map(|(item, _)| format!("{set}{item}=")).collect()
             }
+            ("explain", 0) => super::glossary::words().map(|w| w.term.to_owned()).collect(),
             ("theme", 0) => Theme::names(self.themes.as_deref()),
             ("sort", 0) => owned(SORTS),
             ("mac-convention", 0) => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),

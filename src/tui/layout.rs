@@ -13,7 +13,7 @@ pub enum View {
     Control,
     Plans,
     Inspect,
-    Roofline,
+    Profile,
 }
 
 impl View {
@@ -26,7 +26,7 @@ impl View {
         View::Control,
         View::Plans,
         View::Inspect,
-        View::Roofline,
+        View::Profile,
     ];
 }
 

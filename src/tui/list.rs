@@ -280,6 +280,19 @@ impl List {
         self.clamp(height);
     }
 
+    /// Goes to layer `i`, whose block is unfolded; whether it is among the rows that the filter leaves.
+    pub fn go_to(&mut self, table: &Table, i: usize, height: usize) -> bool {
+        self.untouched = false;
+        if let Some(block) = table.layers.get(i).and_then(|l| table.blocks.get(l.block?)) {
+            self.folded.remove(&block.name);
+        }
+        self.show(table, height);
+        let Some(at) = self.shown.iter().position(|r| *r == RowRef::Layer(i)) else { return false };
+        self.cursor = at;
+        self.clamp(height);
+        true
+    }
+
     /// Moves to the next row whose name has all of `words`, wrapping round.
     pub fn find(&mut self, table: &Table, words: &str, forward: bool, height: usize) -> bool {
         let words = self::words(words);

@@ -1,6 +1,7 @@
-//! Dialogs over the screen: a prompt, the command line, a confirmation, the help.
+//! Dialogs over the screen: a prompt, the command line, a confirmation, the help, what words mean.
 
 use super::command_line::{CommandLine, line};
+use super::explain::Explain;
 use super::picker::Picker;
 use crate::plan::{DecisionId, Target};
 use crate::session::{NOTE_BYTES, REASON_BYTES};
@@ -35,6 +36,8 @@ pub enum Modal {
     Prompt(Box<Prompt>),
     Command(Box<CommandLine>),
     Precisions(Box<Picker>),
+    /// What words and figures mean.
+    Explain(Box<Explain>),
     /// Whether the session's host shall end.
     Stop,
     Help {

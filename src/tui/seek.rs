@@ -23,7 +23,7 @@ impl App {
         match self.view {
             View::Timeline | View::Report | View::Agents => true,
             View::Review => self.pane == Pane::Agents,
-            View::Evaluate | View::Control | View::Plans | View::Inspect | View::Roofline => false,
+            View::Evaluate | View::Control | View::Plans | View::Inspect | View::Profile => false,
         }
     }
 
@@ -34,7 +34,7 @@ impl App {
             View::Report => super::draw::report_rows(self),
             View::Agents => self.full.lines().map(|l| l.text.clone()).collect(),
             View::Review => self.brief.lines().map(|l| l.text.clone()).collect(),
-            View::Evaluate | View::Control | View::Plans | View::Inspect | View::Roofline => Vec::new(),
+            View::Evaluate | View::Control | View::Plans | View::Inspect | View::Profile => Vec::new(),
         }
     }
 

@@ -62,6 +62,7 @@ impl App {
                         c.typed(&known);
                         left_out
                     }
+                    Some(Modal::Explain(e)) => e.paste(&text),
                     Some(Modal::Stop | Modal::Help { .. } | Modal::Precisions(_)) | None => None,
                 };
                 if let Some(words) = left_out {
@@ -108,6 +109,11 @@ impl App {
                 self.clamp_help();
             }
             Modal::Precisions(_) => self.picker_key(k),
+            Modal::Explain(_) if leave || k.code == KeyCode::Enter => self.modal = None,
+            Modal::Explain(e) => {
+                e.key(k);
+                self.clamp_explained();
+            }
             Modal::Stop => {
                 self.modal = None;
                 match k.code {
@@ -323,6 +329,7 @@ impl App {
             Act::Precisions => self.decide(App::pick_precision),
             Act::RemoveBlock => self.decide(App::remove_block),
             Act::Confirm if self.view == View::Evaluate => self.enter_evaluate(),
+            Act::Confirm if self.view == View::Profile => self.open_row(),
             Act::Select => self.select_range(),
             Act::Mark => self.mark(),
             Act::Confirm => self.confirm(),
@@ -333,7 +340,7 @@ impl App {
             Act::Undo => self.command(Command::Undo),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
-            Act::Measure => match self.row_layer().map(|l| l.name.clone()) {
+            Act::Measure => match self.pointed().map(|l| l.name.clone()) {
                 Some(layer) => self.with_commit(Command::Measure { layer }),
                 None => {
                     let all = self.label(Act::Profile);
@@ -380,7 +387,7 @@ impl App {
             Act::View6 => self.show(View::Control),
             Act::View7 => self.show(View::Plans),
             Act::View8 => self.show(View::Inspect),
-            Act::View9 => self.show(View::Roofline),
+            Act::View9 => self.show_profile(),
             Act::NextPlan => self.next_plan(),
             Act::TakeRow | Act::TakeBlock | Act::TakeAll => self.take(act),
             Act::OtherWay if self.view != View::Evaluate => {
@@ -398,6 +405,7 @@ impl App {
             Act::Yank => self.effects.push(Effect::Yank(self.pane_text())),
             Act::Command => self.open_line(""),
             Act::Help => self.modal = Some(Modal::Help { scroll: 0 }),
+            Act::Explain => self.explain(""),
             Act::Cancel => {
                 if self.drop_drafts() {
                     self.nothing("edit dropped");
@@ -445,6 +453,10 @@ impl App {
         if self.view == View::Evaluate && self.step_evaluate(way * step.lines(8).min(1 << 20) as isize) {
             return;
         }
+        let rows = way * step.lines(layout::inside(self.layout().body).height as usize) as isize;
+        if self.view == View::Profile && self.step_page(rows, matches!(step, Stride::Page)) {
+            return;
+        }
         if self.view != View::Review || self.pane == Pane::Agents {
             self.scroll_text(step, way);
             return;
@@ -474,6 +486,9 @@ impl App {
     fn next_pane(&mut self, forward: bool) {
         if self.view == View::Evaluate && self.next_part(forward) {
             return;
+        }
+        if self.view == View::Profile {
+            return self.turn_page(forward);
         }
         if self.view != View::Review {
             let i = View::ALL.iter().position(|v| *v == self.view).unwrap_or(0);
@@ -525,7 +540,7 @@ impl App {
             View::Review => Some((&mut self.brief, l.agents)),
             View::Agents => Some((&mut self.full, l.body)),
             View::Evaluate | View::Timeline | View::Report | View::Control => None,
-            View::Plans | View::Inspect | View::Roofline => None,
+            View::Plans | View::Inspect | View::Profile => None,
         };
         if let Some((stream, area)) = stream {
             let height = layout::inside(area).height as usize;
@@ -586,6 +601,7 @@ impl App {
                 self.settings.mac_convention = c;
                 self.resort()
             }
+            Line::Explain(word) => self.explain(&word),
             Line::Report(path) => self.write_report(path),
             Line::Columns(columns) => self.columns = columns,
             Line::Sort(key) => {
@@ -707,7 +723,8 @@ impl App {
             Act::Interrupt => self.busy(),
             Act::TakePen => self.connected && !self.has_pen(),
             Act::Confirm => {
-                (review && !self.drafts.is_empty()) || (self.view == View::Evaluate && self.page().is_some())
+                let into = self.view == View::Profile || (self.view == View::Evaluate && self.page().is_some());
+                into || (review && !self.drafts.is_empty())
             }
             Act::OtherWay => self.view == View::Evaluate && self.page().is_some(),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),
@@ -725,7 +742,7 @@ impl App {
             Act::Search => self.view == View::Review || self.on_text(),
             Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::FoldAll => self.view == View::Review,
             Act::Measure => {
-                !self.busy() && self.reviewable() && self.row_layer().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
+                !self.busy() && self.reviewable() && self.pointed().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }
             Act::Bisect => {
                 !self.busy()
@@ -759,6 +776,7 @@ impl App {
             | Act::View9
             | Act::Yank
             | Act::Command
+            | Act::Explain
             | Act::Help
             | Act::Redraw
             | Act::Suspend => true,

@@ -73,8 +73,8 @@ impl App {
                     let _ = writeln!(o, "{}", line.to_string().trim_end());
                 }
             }
-            (View::Roofline, _) => {
-                for line in super::draw::roofline::lines(self, 100) {
+            (View::Profile, _) => {
+                for line in super::draw::profile::lines(self, 120) {
                     let _ = writeln!(o, "{}", line.to_string().trim_end());
                 }
             }

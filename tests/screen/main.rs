@@ -16,6 +16,7 @@ mod mouse;
 mod picker;
 mod plan;
 mod plans;
+mod profile;
 mod report;
 mod robust;
 mod weights;

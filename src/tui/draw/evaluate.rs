@@ -147,6 +147,12 @@ const COLUMNS: [(Col, &str, usize, u16); 9] = [
     (Col::Macs, "MACs M", 9, 104),
 ];
 
+/// Their titles, where they do not come from the task.
+#[cfg(test)]
+pub fn headings() -> Vec<String> {
+    COLUMNS.iter().map(|(_, title, ..)| title.trim().to_owned()).collect()
+}
+
 /// From here on there is room for two words on a verdict.
 const ROOMY: u16 = 92;
 /// Columns before the first of them, and for a verdict of one word.

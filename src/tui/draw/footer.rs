@@ -110,7 +110,7 @@ fn next_step(c: &Canvas<'_>) -> String {
             | View::Control
             | View::Plans
             | View::Inspect
-            | View::Roofline => {
+            | View::Profile => {
                 format!("{} shows the evaluation; {answer}", key(Act::View2))
             }
         };
@@ -178,7 +178,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
         }
-        (View::Roofline, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
+        (View::Profile, _) => {
+            vec![NextPane, Confirm, Measure, Interrupt, PageUp, PageDown, View1, Yank, Explain, Command, Detach, Help]
+        }
         (View::Inspect, _) => vec![Measure, PageUp, PageDown, View1, Yank, Command, Detach, Help],
         (View::Report, _) => vec![Export, NextMatch, Search, Yank, PageUp, PageDown, View1, Command, Help],
     }
@@ -188,11 +190,11 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
 fn shown(app: &App, room: usize) -> Vec<(u16, Act, String)> {
     let all: Vec<Act> = wanted(app.view, app.pane).into_iter().filter(|a| app.can(*a)).collect();
     // The last two (command and help) always stay.
-    let tail: usize = all.iter().rev().take(2).map(|a| label(app, *a).len() + a.spec().short.len() + 3).sum();
+    let tail: usize = all.iter().rev().take(2).map(|a| label(app, *a).len() + short(app, *a).len() + 3).sum();
     let (mut out, mut at) = (Vec::new(), 0);
     for (i, act) in all.iter().enumerate() {
         let key = label(app, *act);
-        let w = width(&key) + width(act.spec().short) + 3;
+        let w = width(&key) + width(short(app, *act)) + 3;
         let reserve = if i + 2 < all.len() { tail } else { 0 };
         if at + w + reserve <= room {
             out.push((at as u16, *act, key));
@@ -210,7 +212,7 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
     let mut spans = Vec::new();
     for (_, act, key) in shown(app, area.width as usize) {
         spans.push(span(format!(" {key} "), pal.bold(Role::Key)));
-        spans.push(span(format!("{} ", act.spec().short), pal.fg(Role::Dim)));
+        spans.push(span(format!("{} ", short(app, act)), pal.fg(Role::Dim)));
     }
     c.line(area, 0, &Line::from(spans));
 }
@@ -219,7 +221,7 @@ pub(super) fn keys(c: &mut Canvas<'_>, area: Rect) {
 pub fn act_at(app: &App, area: Rect, at: Position) -> Option<Act> {
     let x = at.x.checked_sub(area.x).filter(|_| area.contains(at))?;
     let all = shown(app, area.width as usize);
-    let ends = |(begin, act, key): &(u16, Act, String)| begin + (width(key) + width(act.spec().short) + 3) as u16;
+    let ends = |(begin, act, key): &(u16, Act, String)| begin + (width(key) + width(short(app, *act)) + 3) as u16;
     all.iter().find(|k| (k.0..ends(k)).contains(&x)).map(|(_, act, _)| *act)
 }
 
@@ -227,5 +229,14 @@ fn label(app: &App, act: Act) -> String {
     match act {
         Act::RatioDown => format!("{} {}", app.label(Act::RatioDown), app.label(Act::RatioUp)),
         _ => app.label(act),
+    }
+}
+
+/// What the key does here.
+fn short(app: &App, act: Act) -> &'static str {
+    match (app.view, act) {
+        (View::Profile, Act::NextPane) => "next page",
+        (View::Profile, Act::Confirm) => "to the row",
+        _ => act.spec().short,
     }
 }

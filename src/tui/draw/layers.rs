@@ -80,6 +80,19 @@ impl Col {
     }
 }
 
+/// The heading of the column that rows are sorted by; none of the model's own order.
+pub fn heading(sort: SortKey) -> Option<&'static str> {
+    let all = Columns::WORDS.into_iter().flat_map(|(_, figures)| columns(figures, u16::MAX, 0, 0));
+    all.filter_map(Col::figure).find(|(_, key)| *key == sort).map(|(title, _)| title)
+}
+
+/// Every heading that there can be, those of rounds included.
+#[cfg(test)]
+pub fn headings() -> Vec<String> {
+    let all = Columns::WORDS.into_iter().flat_map(|(_, figures)| columns(figures, u16::MAX, 0, 3));
+    all.map(Col::title).collect()
+}
+
 /// The columns of `figures` that fit, the least important left out first, so that names keep `name` columns.
 fn columns(figures: Columns, room: u16, name: u16, rounds: usize) -> Vec<Col> {
     use Col::*;

@@ -8,11 +8,10 @@ use crate::config::Role;
 use crate::session::Machine;
 use crate::tui::num;
 use crate::tui::palette::Palette;
+use crate::tui::vitals::OTHERS;
 use ratatui::layout::Rect;
 use ratatui::text::Span;
 
-/// From here on other programs are in the way of measurements, per cent of all processors.
-const OTHERS: u8 = 10;
 /// From here on memory is short, per cent.
 const SHORT: u64 = 90;
 /// More processors than this are told by their mean alone.

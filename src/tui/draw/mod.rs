@@ -10,20 +10,26 @@ mod changed;
 pub(super) mod classes;
 pub mod control;
 pub(super) mod evaluate;
+pub(super) mod explain;
 pub(super) mod footer;
 mod header;
 mod heal;
 pub mod help;
+mod icicle;
 pub mod inspect;
 pub(super) mod layers;
 mod machine;
 mod marks;
+mod memory;
 mod picker;
 pub mod plans;
 pub(super) mod plot;
+pub(super) mod profile;
 mod prompt;
-pub(super) mod roofline;
+mod roofline;
+mod spread;
 mod text;
+mod vitals;
 mod weights;
 mod whole;
 
@@ -157,7 +163,7 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
         View::Control => control::draw(&mut c, l.body),
         View::Plans => plans::draw(&mut c, l.body),
         View::Inspect => inspect::draw(&mut c, l.body),
-        View::Roofline => roofline::draw(&mut c, l.body),
+        View::Profile => profile::draw(&mut c, l.body),
     }
     footer::status(&mut c, l.status);
     footer::keys(&mut c, l.footer);
@@ -179,7 +185,7 @@ pub fn text_lines(app: &App) -> usize {
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
-        View::Roofline => roofline::lines(app, inside(app.layout().body).width as usize).len(),
+        View::Profile => profile::lines(app, inside(app.layout().body).width as usize).len(),
         View::Review | View::Agents | View::Plans => 0,
     }
 }

@@ -1,6 +1,6 @@
 //! Dialogs over the screen.
 
-use super::{Canvas, help, span};
+use super::{Canvas, explain, help, span};
 use crate::config::Role;
 use crate::config::text::{fit, width};
 use crate::tui::layout::Layout;
@@ -15,6 +15,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, l: &Layout) {
     match modal {
         Modal::Precisions(picker) => super::picker::draw(c, l.body, picker),
         Modal::Help { scroll } => help::draw(c, l.body, *scroll),
+        Modal::Explain(e) => explain::draw(c, l.body, e),
         Modal::Stop => {
             let area = popup(l.body, 60, 4);
             let inner = boxed(c, area, "sure?");

@@ -1,9 +1,10 @@
-//! View 9: the roofline of the profile (Williams et al., 2009): what each row does a second against what it does for each byte that it moves, under
+//! First page of view 9: the roofline of the profile (Williams et al., 2009): what each row does a second against what it does for each byte that it moves, under
 //! the ceilings that were measured on this device.
 //!
 //! Not here: where the figures come from (`profile`). Invariant: a row that has no multiplications, or whose bytes are not known, is counted and not
 //! drawn.
 
+use super::profile::{nothing, title};
 use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{clean, fit, left, right, width};
@@ -52,24 +53,24 @@ pub fn dots(profile: &Profile) -> (Vec<Dot>, usize) {
     (found, rest)
 }
 
+/// What is seen, in words.
+const ABOUT: &str = "FLOP a second against FLOP a byte moved, a dot a row";
 /// Columns of the list beside the plot, and the least that the plot has.
 const LIST: u16 = 62;
 const LEAST: u16 = 52;
 
 pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
-    let title = vec![
-        span("roofline", pal.bold(Role::Focus)),
-        span(format!("{}FLOP a second against FLOP a byte moved, a dot a row", pal.dot()), pal.fg(Role::Dim)),
-    ];
     let Some(profile) = app.state.profile() else {
+        let title = title(c, area.width, ABOUT);
         let inner = c.pane(area, title, true);
-        return c.put(inner, 1, 1, "nothing is profiled yet", pal.fg(Role::Dim));
+        return c.put(inner, 1, 1, &nothing(app), pal.fg(Role::Dim));
     };
     let (found, _) = dots(profile);
     let beside = if area.width >= LEAST + LIST { LIST } else { 0 };
     let below = if beside == 0 && area.height >= 18 { 6 } else { 0 };
     let plot = Rect { width: area.width - beside, height: area.height - below, ..area };
+    let title = title(c, plot.width, ABOUT);
     let inner = c.pane(plot, title, true);
     scatter(c, inner, &found, &profile.ceilings);
     c.legend(
@@ -95,14 +96,14 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
 pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
     let pal = &app.palette;
     let Some(profile) = app.state.profile() else {
-        return vec![Line::from(span(" nothing is profiled yet", pal.fg(Role::Dim)))];
+        return vec![Line::from(span(format!(" {}", nothing(app)), pal.fg(Role::Dim)))];
     };
     let (found, rest) = dots(profile);
     let name = columns.saturating_sub(37).clamp(10, 48);
     let head =
         format!(" {} {}{}{}  bound", left("row", name), right("FLOP/B", 8), right("GFLOP/s", 9), right("of it", 7));
     let mut out = vec![Line::from(span(fit(&head, columns), pal.fg(Role::Dim)))];
-    let current = app.row_layer().map(|l| l.name.clone());
+    let current = app.pointed().map(|l| l.name.clone());
     for d in &found {
         let bound = match d.bound {
             Bound::Memory => "memory",
@@ -245,7 +246,7 @@ fn scatter(c: &mut Canvas<'_>, area: Rect, found: &[Dot], ceilings: &Ceilings) {
         }
     }
     let most = found.first().map_or(1.0, |d| d.share).max(1e-9);
-    let current = c.app.row_layer().map(|l| l.name.clone());
+    let current = c.app.pointed().map(|l| l.name.clone());
     // The dearest last, so that it lies on top, and the current one on all.
     let order = found.iter().rev().filter(|d| current.as_ref() != Some(&d.name));
     for d in order.chain(found.iter().filter(|d| current.as_ref() == Some(&d.name))) {

@@ -1,0 +1,62 @@
+//! View 9: the pages on what was measured, one of them at a time.
+//!
+//! Here: the title that all of them have, and which page is drawn. The pages: `roofline`, `memory`, `icicle`, `spread`, `vitals`.
+
+use super::{Canvas, icicle, memory, roofline, span, spread, vitals};
+use crate::config::text::width;
+use crate::config::{Act, Role};
+use crate::tui::app::App;
+use crate::tui::profile::Page;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
+    match c.app.profiled.page {
+        Page::Roofline => roofline::draw(c, area),
+        Page::Memory => memory::draw(c, area),
+        Page::Icicle => icicle::draw(c, area),
+        Page::Spread => spread::draw(c, area),
+        Page::Machine => vitals::draw(c, area),
+    }
+}
+
+/// The lines that the page shows, or holds besides its picture.
+pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
+    match app.profiled.page {
+        Page::Roofline => roofline::lines(app, columns),
+        Page::Memory => memory::lines(app, columns),
+        Page::Icicle => icicle::lines(app, columns),
+        Page::Spread => spread::lines(app, columns),
+        Page::Machine => vitals::lines(app, columns),
+    }
+}
+
+/// All pages with the current one marked, and what it shows where a pane of `columns` has room for that.
+pub(super) fn title(c: &Canvas<'_>, columns: u16, about: &str) -> Vec<Span<'static>> {
+    let pal = c.pal;
+    let mut out = vec![span("profile ", pal.fg(Role::Title))];
+    for page in Page::ALL {
+        out.push(match page == c.app.profiled.page {
+            true => span(format!("[{}]", page.name()), pal.bold(Role::Focus)),
+            false => span(format!(" {} ", page.name()), pal.fg(Role::Dim)),
+        });
+    }
+    let used: usize = out.iter().map(Span::width).sum();
+    let about = format!("{}{about}", pal.dot());
+    if used + width(&about) + 4 <= usize::from(columns) {
+        out.push(span(about, pal.fg(Role::Dim)));
+    }
+    out
+}
+
+/// What every page says before there is anything to show.
+pub(super) fn nothing(app: &App) -> String {
+    format!("nothing is profiled yet; {} measures every layer", app.label(Act::Profile))
+}
+
+/// Text in as many lines of `columns` as it takes.
+pub(super) fn say(out: &mut Vec<Line<'static>>, text: &str, columns: usize, style: ratatui::style::Style) {
+    for part in crate::config::text::wrap(text, columns.saturating_sub(2).max(10)) {
+        out.push(Line::from(span(format!(" {part}"), style)));
+    }
+}
