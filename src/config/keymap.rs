@@ -166,7 +166,7 @@ acts! {
         Note "note" ["m"] "note…" "a note to the agents; goes into the next prompt";
         Undo "undo" ["u"] "undo" "undo the newest review action";
         Redo "redo" ["U"] "redo" "redo it";
-        OtherWay "other-way" ["O"] "lost/gained" "of items that a round's model answers otherwise: those that were lost, those that were gained";
+        OtherWay "other-way" ["Z"] "lost/gained" "of items that a round's model answers otherwise: those that were lost, those that were gained";
         Fork "fork" ["F"] "keep plan…" "keep the plan that is shown under a name, to hold others against it";
         NextPlan "next-plan" [">"] "other plan" "hold the plan against the next one: the planner's, those kept, those of rounds";
         TakeRow "take-row" ["<"] "take row" "of two plans: take what the other has in this row, for you to approve";

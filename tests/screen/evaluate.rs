@@ -147,7 +147,7 @@ fn a_page_is_asked_for_once_and_shown_for_the_round_that_it_is_of() {
     assert!(text(&drawn(&mut app)).contains("25 of 31"));
     press(&mut app, "G");
     assert!(served(&mut app).contains("31 of 31"));
-    press(&mut app, "O");
+    press(&mut app, "Z");
     let seen = served(&mut app);
     assert!(seen.contains("1 of 9") && seen.contains("9 gained"), "{seen}");
     // A host that cannot tell says why.
@@ -181,7 +181,7 @@ fn keys_go_into_it_and_out_again() {
     assert!(served(&mut app).contains("31 lost"));
     press(&mut app, "<tab>");
     assert_eq!(app.view, paring::tui::View::Agents);
-    press(&mut app, "1O");
+    press(&mut app, "1Z");
     assert!(text(&drawn(&mut app)).contains("in view 2"));
 }
 

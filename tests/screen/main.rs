@@ -4,6 +4,7 @@
 mod bytes;
 mod control;
 mod evaluate;
+mod finds;
 #[path = "../common/screen.rs"]
 mod fixture;
 mod header;
