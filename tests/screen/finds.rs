@@ -2,7 +2,8 @@
 
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::session::{Command, Constraint};
+use paring::plan::Constraint;
+use paring::session::Command;
 use paring::tui::{App, Effect};
 
 /// What is looked for, the keys after the cursor stands on the row, and the words that answer.
@@ -66,11 +67,11 @@ fn the_whole_model_is_on_the_card_where_it_has_room() {
 fn a_block_is_frozen_in_three_keys() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut app = fixture::app(fixture::profiled().state, Settings::default(), size);
-        drawn(&mut app);
-        assert!(app.row_block().is_some(), "a fresh list begins with a block");
+        // A fresh list begins with a block.
+        assert!(text(&drawn(&mut app)).contains("▸ blocks.") || text(&drawn(&mut app)).contains("▾ blocks."));
         let effects = press(&mut app, "v<enter>");
         let binds = |e: &Effect| match e {
-            Effect::Send(Command::Constrain { constraint } ) => vec![constraint.clone()],
+            Effect::Send(Command::Constrain { constraint }) => vec![constraint.clone()],
             Effect::Send(Command::Bind { constraints }) => constraints.clone(),
             _ => Vec::new(),
         };
