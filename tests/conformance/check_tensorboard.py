@@ -50,7 +50,7 @@ for name, p in weights.items():
         assert close(math.sqrt(h.sum_squares), p["l2"], 1e-4), f"{name}: norm {math.sqrt(h.sum_squares)}, not {p['l2']}"
     values += int(h.num)
 texts = [t for t in tags["tensors"]]
-for tag in ("conditions", "layers"):
+for tag in ("conditions", "figures", "layers"):
     assert tag in texts, f"no text `{tag}` in {texts}"
     assert events.summary_metadata[tag].plugin_data.plugin_name == "text"
 layers = events.Tensors("layers")[0].tensor_proto.string_val[0].decode()

@@ -75,8 +75,6 @@ pub struct Histogram {
 struct Metadata {
     #[prost(message, optional, tag = "1")]
     plugin: Option<Plugin>,
-    #[prost(string, tag = "3")]
-    description: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -127,29 +125,28 @@ impl Events {
         events
     }
 
-    /// A figure at a step, with how it came about in words.
-    pub fn scalar(&mut self, tag: &str, step: i64, value: f64, description: &str) {
-        self.value(tag, step, None, description, Figure::Scalar(value as f32));
+    /// A figure at a step. It has no words of its own: readers take a value with metadata for one of a plugin's.
+    pub fn scalar(&mut self, tag: &str, step: i64, value: f64) {
+        self.value(tag, step, None, Figure::Scalar(value as f32));
     }
 
-    pub fn histogram(&mut self, tag: &str, step: i64, h: Histogram, description: &str) {
-        self.value(tag, step, None, description, Figure::Histogram(h));
+    pub fn histogram(&mut self, tag: &str, step: i64, h: Histogram) {
+        self.value(tag, step, None, Figure::Histogram(h));
     }
 
     /// Markdown.
     pub fn text(&mut self, tag: &str, text: &str) {
         let shape = Shape { dim: vec![Dim { size: 1 }] };
         let tensor = Tensor { dtype: STRING, shape: Some(shape), strings: vec![text.as_bytes().to_vec()] };
-        self.value(tag, 0, Some(Plugin { name: "text".to_owned() }), "", Figure::Tensor(tensor));
+        self.value(tag, 0, Some(Plugin { name: "text".to_owned() }), Figure::Tensor(tensor));
     }
 
-    fn value(&mut self, tag: &str, step: i64, plugin: Option<Plugin>, description: &str, figure: Figure) {
+    fn value(&mut self, tag: &str, step: i64, plugin: Option<Plugin>, figure: Figure) {
         if self.step.0 != step {
             self.end_step();
             self.step.0 = step;
         }
-        let metadata = (plugin.is_some() || !description.is_empty())
-            .then(|| Metadata { plugin, description: description.to_owned() });
+        let metadata = plugin.map(|plugin| Metadata { plugin: Some(plugin) });
         self.step.1.push(Value { tag: tag.to_owned(), metadata, figure: Some(figure) });
     }
 
@@ -260,9 +257,9 @@ mod tests {
     #[test]
     fn what_was_written_reads_back_by_the_formats_description() {
         let mut e = Events::at(1.5e9);
-        e.scalar("layers/p50_ms", 0, 2.5, "how");
-        e.scalar("layers/share", 0, 0.25, "");
-        e.scalar("layers/p50_ms", 1, -1.0, "how");
+        e.scalar("layers/p50_ms", 0, 2.5);
+        e.scalar("layers/share", 0, 0.25);
+        e.scalar("layers/p50_ms", 1, -1.0);
         let h = Histogram {
             num: 3.0,
             bucket_limit: vec![0.5, 1.0],
@@ -270,7 +267,7 @@ mod tests {
             min: -1.0,
             ..Histogram::default()
         };
-        e.histogram("weights/fc", 0, h, "");
+        e.histogram("weights/fc", 0, h);
         e.text("conditions", "**cpu**");
         let all = records(&e.into_bytes());
         // The version, step 0, step 1, and step 0 again: what comes later keeps its order.
@@ -282,8 +279,7 @@ mod tests {
         assert_eq!(first.len(), 2);
         assert!(first.iter().all(|(n, _)| *n == 1));
         assert_eq!((one(&first[0].1, 1), one(&first[0].1, 2)), (&b"layers/p50_ms"[..], &2.5f32.to_le_bytes()[..]));
-        assert_eq!(one(&fields(one(&first[0].1, 9)), 3), b"how");
-        assert!(first[1].1.iter().all(|(n, ..)| *n != 9), "nothing to describe");
+        assert!(first.iter().all(|(_, v)| v.iter().all(|(n, ..)| *n != 9)), "a plugin's are texts alone");
         assert_eq!(one(&all[2], 2), 1u64.to_le_bytes());
         assert_eq!(one(&values(2)[0].1, 2), (-1.0f32).to_le_bytes());
         let last = values(3);

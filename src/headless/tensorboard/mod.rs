@@ -71,11 +71,13 @@ pub fn write(
 ) -> anyhow::Result<PathBuf> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut events = Events::at(now.as_secs_f64());
-    events.text("conditions", &conditions(&model.info.name, profile, convention));
+    events.text("conditions", &conditions(&model.info.name, profile));
+    events.text("figures", &meanings(convention));
     events.text("layers", &order(profile));
     figures(&mut events, profile, convention);
     let weights: Vec<(&str, &str)> =
         model.graph.live().filter_map(|(_, n)| Some((n.name.as_str(), n.param(ParamRole::Weight)?))).collect();
+    let mut strangers: Vec<String> = Vec::new();
     for (i, (node, weight)) in weights.iter().enumerate() {
         if cancel.is_cancelled() {
             return Err(super::Cancelled.into());
@@ -84,13 +86,15 @@ pub fn write(
         let param = model.params.get(weight)?;
         let (histogram, strange) = histogram(param);
         param.release();
-        let said = match strange {
-            0 => format!("all {} of the weight as it is stored", counted(param.numel(), "value")),
-            n => format!("{} of {}; the others are no numbers", param.numel() - n, counted(param.numel(), "value")),
-        };
-        if histogram.num > 0.0 {
-            events.histogram(&format!("weights/{}", plain::line(node)), 0, histogram, &said);
+        if strange > 0 {
+            strangers.push(format!("{}: {strange} of {}", plain::line(node), counted(param.numel(), "value")));
         }
+        if histogram.num > 0.0 {
+            events.histogram(&format!("weights/{}", plain::line(node)), 0, histogram);
+        }
+    }
+    if !strangers.is_empty() {
+        events.text("weights that are no numbers", &cell(&strangers.join("; ")));
     }
     let path = dir.join(format!("events.out.tfevents.{}.paring.{}", now.as_secs(), std::process::id()));
     crate::files::write(&path, events.into_bytes())
@@ -98,43 +102,56 @@ pub fn write(
     Ok(path)
 }
 
+/// As that, of the whole model.
+type Whole = (&'static str, &'static str, fn(&Profile, MacConvention) -> Option<f64>);
+
+const WHOLE: [Whole; 7] = [
+    ("p50_ms", "median of whole runs without observers", |p, _| Some(p.whole.p50)),
+    ("p95_ms", "95th percentile of whole runs without observers", |p, _| Some(p.whole.p95)),
+    ("p99_ms", "99th percentile of whole runs without observers", |p, _| p.whole.p99()),
+    (MACS.0, MACS.1, |p, convention| Some(p.macs.get(convention) as f64)),
+    ("params", "parameters", |p, _| Some(p.params as f64)),
+    ("weight_bytes", "bytes of weights as they are stored", |p, _| Some(p.weight_bytes as f64)),
+    ("peak_activation_bytes", "the largest set of live activations of a whole batch", |p, _| {
+        Some(p.peak_activation_bytes as f64)
+    }),
+];
+
+const MACS: (&str, &str) = ("macs", "multiply-accumulates of one image or token");
+
 fn figures(events: &mut Events, p: &Profile, convention: MacConvention) {
-    let whole = [
-        ("p50_ms", Some(p.whole.p50), "median of whole runs without observers"),
-        ("p95_ms", Some(p.whole.p95), "95th percentile of whole runs without observers"),
-        ("p99_ms", p.whole.p99(), "99th percentile of whole runs without observers"),
-        (
-            "macs",
-            Some(p.macs.get(convention) as f64),
-            "multiply-accumulates of one image or token, counted as `conditions` says",
-        ),
-        ("params", Some(p.params as f64), "parameters"),
-        ("weight_bytes", Some(p.weight_bytes as f64), "bytes of weights as they are stored"),
-        (
-            "peak_activation_bytes",
-            Some(p.peak_activation_bytes as f64),
-            "the largest set of live activations of a whole batch",
-        ),
-    ];
-    for (tag, value, how) in whole {
-        if let Some(v) = value.filter(|v| v.is_finite()) {
-            events.scalar(&format!("whole/{tag}"), 0, v, how);
+    for (tag, _, of) in WHOLE {
+        if let Some(v) = of(p, convention).filter(|v| v.is_finite()) {
+            events.scalar(&format!("whole/{tag}"), 0, v);
         }
     }
-    for (step, row) in p.rows.iter().enumerate() {
-        let step = step as i64;
-        events.scalar(
-            "layers/macs",
-            step,
-            row.macs.get(convention) as f64,
-            "multiply-accumulates of one image or token; text `layers` names the steps",
-        );
-        for (tag, how, of) in FIGURES {
+    for (step, row) in (0..).zip(&p.rows) {
+        events.scalar("layers/macs", step, row.macs.get(convention) as f64);
+        for (tag, _, of) in FIGURES {
             if let Some(v) = of(p, row).filter(|v| v.is_finite()) {
-                events.scalar(&format!("layers/{tag}"), step, v, &format!("{how}; text `layers` names the steps"));
+                events.scalar(&format!("layers/{tag}"), step, v);
             }
         }
     }
+}
+
+/// How every figure came about.
+fn meanings(convention: MacConvention) -> String {
+    let macs = match convention {
+        MacConvention::ConvLinear => "of convolutions and linear layers",
+        MacConvention::Attention => "of convolutions, linear layers and attention's two products",
+        MacConvention::Norms => "of convolutions, linear layers, attention's two products and norms",
+    };
+    let whole = WHOLE.iter().map(|(tag, how, _)| (format!("whole/{tag}"), *how));
+    let layers = [MACS].into_iter().chain(FIGURES.iter().map(|(tag, how, _)| (*tag, *how)));
+    let layers = layers.map(|(tag, how)| (format!("layers/{tag}"), how));
+    let weights = [("weights/…".to_owned(), "every value of the weight as it is stored")];
+    let mut o = "| tag | what it is |\n|---|---|\n".to_owned();
+    for (tag, how) in whole.chain(layers).chain(weights) {
+        let more = if tag.ends_with("/macs") { format!(" {macs}") } else { String::new() };
+        let _ = writeln!(o, "| {tag} | {how}{more} |");
+    }
+    o + "\nOf layers a step is a layer, as the text `layers` tells.\n"
 }
 
 /// Text in a cell of a table.
@@ -143,15 +160,10 @@ fn cell(text: &str) -> String {
 }
 
 /// What was measured, on what and how.
-fn conditions(name: &str, p: &Profile, convention: MacConvention) -> String {
+fn conditions(name: &str, p: &Profile) -> String {
     let run = match p.workload {
         Workload::Pass => format!("a batch of {}", p.batch),
         Workload::Decode { context, kv } => format!("one token after {context}, keys and values in {}", kv.label()),
-    };
-    let macs = match convention {
-        MacConvention::ConvLinear => "convolutions and linear layers",
-        MacConvention::Attention => "those and attention's two products",
-        MacConvention::Norms => "those, attention's two products and norms",
     };
     let mut rows = vec![
         ("model", name.to_owned()),
@@ -160,7 +172,6 @@ fn conditions(name: &str, p: &Profile, convention: MacConvention) -> String {
         ("a run", run),
         ("runs", format!("{} with observers, {} without{}", p.runs, p.whole.n, p.whole.origin())),
         ("whole model", format!("{:.4} ms ±{:.1} % at the median", p.whole.p50, 100.0 * p.whole.spread())),
-        ("MACs count", macs.to_owned()),
         ("written by", format!("paring {}", env!("CARGO_PKG_VERSION"))),
     ];
     rows.extend(

@@ -13,7 +13,7 @@ mod svg;
 
 use super::app::{App, Effect};
 use crate::config::Settings;
-use crate::session::State;
+use crate::session::{Round, State};
 use document::{Document, Section, Words};
 
 /// What a report is written as.
@@ -34,7 +34,7 @@ impl Form {
 
 /// The report of what `app` shows.
 pub fn report(app: &App, form: Form) -> String {
-    let document = document(app);
+    let document = document(app, form);
     match form {
         Form::Markdown => markdown::write(&document),
         Form::Html => html::write(&document),
@@ -68,26 +68,37 @@ impl App {
     }
 }
 
-fn document(app: &App) -> Document {
+/// What is to be written; pictures and what is folded away, which a screen would work out at every frame, only where there is a place for them.
+fn document(app: &App, form: Form) -> Document {
     let s = &app.state;
     let Some(card) = &s.card else {
         return Document { title: "paring".to_owned(), facts: vec![Words::from("no session yet")], sections: vec![] };
     };
+    let page = form == Form::Html;
     let (table, told) = sections::rounds(app);
-    let rounds = Section::new("Rounds").table(table).list(told).pictures(figures::rounds(app), figures::ROUNDS);
+    let rounds = Section::new("Rounds").table(table).list(told);
+    let rounds = if page { rounds.pictures(figures::rounds(app), figures::ROUNDS) } else { rounds };
+    let healing = |r: &Round| {
+        let section = sections::healing(r)?;
+        Some(if page { section.pictures(figures::healing(r), "") } else { section })
+    };
     let mut all = vec![measured::in_force(app), rounds];
     all.extend(measured::forecasts(app));
     all.extend(measured::classes(app));
     all.extend(sections::decisions(app));
     all.extend(measured::constraints(app));
     all.extend(sections::repairs(app));
-    all.extend(s.rounds.iter().filter_map(|r| Some(sections::healing(r)?.pictures(figures::healing(r), ""))));
+    all.extend(s.rounds.iter().filter_map(healing));
     all.extend(sections::controller(app));
     all.extend(sections::layers(app));
-    all.extend(figures::sensitivity(app));
-    all.extend(figures::ladders(app));
+    if page {
+        all.extend(figures::sensitivity(app));
+        all.extend(figures::ladders(app));
+    }
     all.push(measured::how(app));
-    all.extend(measured::timeline(app));
+    if page {
+        all.extend(measured::timeline(app));
+    }
     let sections = all.into_iter().filter(|s| !s.parts.is_empty()).collect();
     Document { title: card.model.name.clone(), facts: sections::facts(app, card), sections }
 }
