@@ -226,7 +226,7 @@ pub fn how(app: &App) -> Section {
     if s.rounds.iter().any(|r| r.evaluation.as_ref().is_some_and(|e| e.paired.is_some())) {
         say(
             "latency of rounds",
-            "runs of the round's model and of the original in pairs, the order within each by chance; the factor is the median of the pairs' ratios, its interval two of their order statistics that hold the median with 95 % or more".to_owned(),
+            "runs of the round's model and of the original in pairs, the order within each by chance; the factor is the median of the pairs' ratios, its interval two of their order statistics that hold the median with 95 % or more (less where there are fewer than six pairs: each round's coverage follows)".to_owned(),
         );
     }
     for r in s.rounds.iter().filter(|r| r.number > 0) {
