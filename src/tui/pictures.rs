@@ -186,7 +186,7 @@ mod tests {
         let mut pictures = Pictures::default();
         pictures.prepare(Some(&page));
         assert!(pictures.has(7));
-        let mut buf = Buffer::empty(area);
+        let mut buf = Buffer::empty(Rect::new(0, 0, area.right() + 2, area.bottom() + 2));
         pictures.draw(7, area, (pal, means), &mut buf);
         buf
     }

@@ -76,9 +76,18 @@ fn served(app: &mut App) -> String {
     panic!("it asks without end")
 }
 
+/// In view 2; what it asks for is not answered yet.
 fn looking(state: State, settings: Settings, size: (u16, u16)) -> App {
     let mut app = fixture::app(state, settings, size);
     press(&mut app, "2");
+    app
+}
+
+/// The same with what it asks for answered, among the items that changed.
+fn among(state: State, settings: Settings, size: (u16, u16)) -> App {
+    let mut app = looking(state, settings, size);
+    served(&mut app);
+    press(&mut app, "<enter>");
     app
 }
 
@@ -96,22 +105,19 @@ fn what_changed_at_every_size_and_in_every_colour() {
         insta::assert_snapshot!(format!("evaluate_item_{}x{}", size.0, size.1), served(&mut app));
         for colors in [ColorLevel::Ansi16, ColorLevel::None] {
             let plain = Settings { ascii: true, colors, ..Settings::default() };
-            let mut app = looking(fixture::verdict().state, plain, size);
-            press(&mut app, "<enter>");
+            let mut app = among(fixture::verdict().state, plain, size);
             let seen = served(&mut app);
             assert!(seen.is_ascii() && seen.contains("31 lost"), "{seen}");
         }
     }
     let sixteen = Settings { colors: ColorLevel::Ansi16, ..Settings::default() };
-    let mut app = looking(fixture::verdict().state, sixteen, (120, 40));
-    press(&mut app, "<enter>");
+    let mut app = among(fixture::verdict().state, sixteen, (120, 40));
     insta::assert_snapshot!("evaluate_changed_16_colours", served(&mut app));
 }
 
 #[test]
 fn pictures_are_in_the_colours_of_their_pixels() {
-    let mut app = looking(fixture::verdict().state, Settings::default(), (120, 40));
-    press(&mut app, "<enter>");
+    let mut app = among(fixture::verdict().state, Settings::default(), (120, 40));
     served(&mut app);
     let buf = drawn(&mut app);
     let ground = Color::Rgb(0, 0, 90);
@@ -140,9 +146,10 @@ fn a_page_is_asked_for_once_and_shown_for_the_round_that_it_is_of() {
     app.host(HostMsg::Feed { feed: Feed::Changed(Box::new(told(first[0]))) });
     assert!(text(&drawn(&mut app)).contains("31 lost"));
     // The last of the first page, and past it.
-    press(&mut app, &"j".repeat(PAGE));
+    let mut effects = press(&mut app, &"j".repeat(PAGE));
     drawn(&mut app);
-    assert_eq!(asked(&app.wanted()), [WhatChanged { from: PAGE, ..first[0] }]);
+    effects.extend(app.wanted());
+    assert_eq!(asked(&effects), [WhatChanged { from: PAGE, ..first[0] }]);
     app.host(HostMsg::Feed { feed: Feed::Changed(Box::new(told(WhatChanged { from: PAGE, ..first[0] }))) });
     assert!(text(&drawn(&mut app)).contains("25 of 31"));
     press(&mut app, "G");
@@ -188,9 +195,9 @@ fn keys_go_into_it_and_out_again() {
 #[test]
 fn texts_are_listed_with_their_words() {
     let mut app = looking(fixture::verdict().state, Settings::default(), (120, 40));
-    press(&mut app, "<enter>");
     drawn(&mut app);
     let what = asked(&app.wanted())[0];
+    press(&mut app, "<enter>");
     let item = |k: usize| Item {
         index: k,
         before: Answer { score: -3.0, ..Answer::default() },
@@ -211,8 +218,7 @@ fn texts_are_listed_with_their_words() {
 fn nothing_of_it_leaves_its_area_at_any_size() {
     for w in (1..=200).step_by(7) {
         for h in (1..=60).step_by(5) {
-            let mut app = looking(fixture::verdict().state, Settings::default(), (w, h));
-            press(&mut app, "<enter>");
+            let mut app = among(fixture::verdict().state, Settings::default(), (w, h));
             served(&mut app);
             press(&mut app, "<enter>");
             served(&mut app);

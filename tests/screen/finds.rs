@@ -2,7 +2,6 @@
 
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::plan::Constraint;
 use paring::session::Command;
 use paring::tui::{App, Effect};
 
@@ -55,14 +54,14 @@ fn what_one_looks_for_is_within_three_keys() {
 /// On the card, without a key, where there is room.
 #[test]
 fn the_whole_model_is_on_the_card_where_it_has_room() {
-    let mut app = on_the_row((200, 60));
+    let mut app = fixture::app(fixture::verdict().state, Settings::default(), (200, 60));
     let seen = text(&drawn(&mut app));
-    for words in ["original: p50", "images/s", "peak memory", "weights"] {
+    for words in ["round 1: p50", "images/s", "peak memory", "weights"] {
         assert!(seen.contains(words), "{words}: {seen}");
     }
 }
 
-/// Freezing a block: `v` on its row binds, and the planner's and agents' later proposals are held to it.
+/// Freezing a block: `v` on its row vetoes all that could be decided in it, which binds later proposals (`host/commands/many`).
 #[test]
 fn a_block_is_frozen_in_three_keys() {
     for size in [(80, 24), (120, 40), (200, 60)] {
@@ -70,12 +69,10 @@ fn a_block_is_frozen_in_three_keys() {
         // A fresh list begins with a block.
         assert!(text(&drawn(&mut app)).contains("▸ blocks.") || text(&drawn(&mut app)).contains("▾ blocks."));
         let effects = press(&mut app, "v<enter>");
-        let binds = |e: &Effect| match e {
-            Effect::Send(Command::Constrain { constraint }) => vec![constraint.clone()],
-            Effect::Send(Command::Bind { constraints }) => constraints.clone(),
-            _ => Vec::new(),
+        let vetoed = |e: &Effect| match e {
+            Effect::Send(Command::VetoAll { targets, .. }) => targets.len(),
+            _ => 0,
         };
-        let bound: Vec<Constraint> = effects.iter().flat_map(binds).collect();
-        assert!(!bound.is_empty(), "{effects:?}");
+        assert!(effects.iter().map(vetoed).sum::<usize>() > 1, "{effects:?}");
     }
 }

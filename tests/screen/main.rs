@@ -70,6 +70,7 @@ pub fn press(app: &mut App, keys: &str) -> Vec<paring::tui::Effect> {
                     "space" => KeyCode::Char(' '),
                     "down" => KeyCode::Down,
                     "up" => KeyCode::Up,
+                    "pgdn" => KeyCode::PageDown,
                     "bs" => KeyCode::Backspace,
                     other => panic!("no key {other}"),
                 }
