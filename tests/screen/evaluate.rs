@@ -18,6 +18,17 @@ fn picture(k: usize) -> Picture {
     Picture { width: 16, height: 16, rgb: (0..256).flat_map(pixel).collect() }
 }
 
+/// By class, as the fixture's evaluations have it: what is wrong now and was right is lost.
+fn classes() -> Vec<[u32; 3]> {
+    let state = fixture::verdict().state;
+    let of = |round: u32| state.round_at(round).and_then(|r| r.evaluation.as_ref()).expect("evaluated").metrics.clone();
+    let (before, now) = (of(0), of(1));
+    let change = |(b, n): (&(usize, usize), &(usize, usize))| {
+        [b.1 as u32, b.0.saturating_sub(n.0) as u32, n.0.saturating_sub(b.0) as u32]
+    };
+    before.per_class().iter().zip(now.per_class()).map(change).collect()
+}
+
 /// What the host would tell of the fixture's round: as many as it asks for of 31 lost and 9 gained.
 fn told(asked: WhatChanged) -> Changed {
     let (lost, gained) = (31, 9);
@@ -42,7 +53,7 @@ fn told(asked: WhatChanged) -> Changed {
         lost,
         gained,
         items: (asked.from..all.min(asked.from + PAGE)).map(item).collect(),
-        classes: (0..10).map(|c| [500, if c < 6 { 5 } else { 0 }, u32::from(c > 6) * 3]).collect(),
+        classes: classes(),
         taken: vec![
             Taken { label: 0, class: 3, before: 12, now: 21 },
             Taken { label: 7, class: 2, before: 30, now: 22 },

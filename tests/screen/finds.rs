@@ -6,9 +6,10 @@ use paring::session::Command;
 use paring::tui::{App, Effect};
 
 /// What is looked for, the keys after the cursor stands on the row, and the words that answer.
-const FINDS: [(&str, &str, &[&str]); 7] = [
-    ("peak memory", "9<tab>", &["peak"]),
-    ("p99 of the model and of the row", "8", &["p99"]),
+const FINDS: [(&str, &str, &[&str]); 8] = [
+    ("peak memory", "8", &["peak memory"]),
+    ("who holds it", "9<tab>", &["peak"]),
+    ("p99 of the model", "8", &["whole model", "p99"]),
     ("what a group holds", "8", &["made by", "read by", "3072 neurons"]),
     ("why this count of units", "8", &["keep", "in steps of 64", "KL alone"]),
     ("what int8 would change", "8", &["int8", "kB"]),

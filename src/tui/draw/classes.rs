@@ -29,9 +29,9 @@ pub struct Mover {
 pub fn movers(base: &Evaluation, now: &Evaluation, changed: Option<&Changed>) -> Vec<Mover> {
     let rate = |(c, n): (usize, usize)| if n > 0 { c as f64 / n as f64 } else { f64::NAN };
     // Counted of the same items, or not told.
-    let paired = |class: usize, (right, n): (usize, usize)| {
+    let paired = |class: usize, (right, n): (usize, usize), now: usize| {
         let [items, lost, gained] = changed?.classes.get(class)?.map(|v| v as usize);
-        let both = right.checked_sub(lost).filter(|_| items == n)?;
+        let both = right.checked_sub(lost).filter(|both| items == n && both + gained == now)?;
         let p = from_counts(both, lost, gained, n.checked_sub(right + gained)?);
         Some((p.low, p.high))
     };
@@ -41,7 +41,13 @@ pub fn movers(base: &Evaluation, now: &Evaluation, changed: Option<&Changed>) ->
         .iter()
         .zip(now.metrics.per_class())
         .enumerate()
-        .map(|(class, (a, b))| Mover { class, base: rate(*a), now: rate(*b), items: a.1, interval: paired(class, *a) })
+        .map(|(class, (a, b))| Mover {
+            class,
+            base: rate(*a),
+            now: rate(*b),
+            items: a.1,
+            interval: paired(class, *a, b.0),
+        })
         .filter(|m| m.base.is_finite() && m.now.is_finite())
         .collect();
     out.sort_by(|a, b| (a.now - a.base).total_cmp(&(b.now - b.base)));

@@ -272,6 +272,11 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     }
     // What the selected verdict rests on.
     if let Some(text) = beside(selected) {
+        // Where it does not fit it goes without what the table tells.
+        let text = match width(&text) + 9 > inner.width as usize {
+            true => text.trim_start_matches(&format!("round {}: ", selected.round)).replace(" of that minute", ""),
+            false => text,
+        };
         let style = pal.fg(if selected.doubt.is_some() { Role::Warn } else { Role::Fg });
         c.line(inner, row, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
         row += 1;

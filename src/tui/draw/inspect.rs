@@ -106,6 +106,10 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
             say(app, "weights", &text, Role::Dim, width, out);
         }
     }
+    let whole = [super::whole::latency(app), super::whole::memory(app)];
+    for (label, text) in ["whole model", ""].into_iter().zip(whole.into_iter().flatten()) {
+        say(app, label, &text, Role::Dim, width, out);
+    }
 }
 
 /// What goes together, and what every width would do.

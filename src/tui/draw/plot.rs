@@ -211,9 +211,15 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let whose = if p.round == 0 { "baseline".to_owned() } else { format!("round {}", p.round) };
         let (low, high) = metric.shown_range(metric.scale.abs() * p.low, metric.scale.abs() * p.high);
         let (d, at) = (metric.digits, p.cost);
-        let text =
-            format!("{whose}: {} {:.d$} [{low:.d$}, {high:.d$}] at {at:.2}x", metric.name, metric.value(p.score));
-        c.put(area, foot + 1, axis, &text, pal.fg(Role::Fg));
+        let value = metric.value(p.score);
+        // Whole, or less of it: half an interval would be a false one.
+        let texts = [
+            format!("{whose}: {} {value:.d$} [{low:.d$}, {high:.d$}] at {at:.2}x", metric.name),
+            format!("{whose}: {value:.d$} [{low:.d$}, {high:.d$}] at {at:.2}x"),
+            format!("{value:.d$} at {at:.2}x"),
+        ];
+        let text = texts.iter().find(|t| width(t) <= plot.width as usize).map_or("", String::as_str);
+        c.put(area, foot + 1, axis, text, pal.fg(Role::Fg));
     }
     c.put(area, foot, 0, &fit(&metric.name, usize::from(axis)), dim);
 }

@@ -9,6 +9,7 @@ use crate::config::text::{clean, wrap};
 use crate::plan::Target;
 use crate::profile::Profile;
 use crate::prune::MemberRole;
+use crate::tui::app::App;
 use crate::tui::decide::unit;
 use crate::tui::num;
 use crate::tui::table::shown_round;
@@ -18,7 +19,8 @@ use ratatui::text::Line;
 pub(super) fn told(c: &Canvas<'_>, columns: u16, room: usize) -> Vec<Line<'static>> {
     let columns = columns.saturating_sub(2) as usize;
     let mut lines: Vec<Line<'static>> = Vec::new();
-    for text in [latency(c), memory(c), group(c), input(c)].into_iter().flatten() {
+    let app = c.app;
+    for text in [latency(app), memory(app), group(app), input(app)].into_iter().flatten() {
         let more = wrap(&text, columns);
         if lines.len() + more.len() + usize::from(lines.is_empty()) > room {
             continue;
@@ -32,16 +34,17 @@ pub(super) fn told(c: &Canvas<'_>, columns: u16, room: usize) -> Vec<Line<'stati
 }
 
 /// The profile that the list shows, and the words for what it is of.
-fn shown<'a>(c: &Canvas<'a>) -> Option<(&'a Profile, String)> {
-    let state = &c.app.state;
+fn shown(app: &App) -> Option<(&Profile, String)> {
+    let state = &app.state;
     let newest = shown_round(state);
     let round = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
     let whose = if round == 0 { "original".to_owned() } else { format!("round {round}") };
     Some((state.profile_of(round)?, whose))
 }
 
-fn latency(c: &Canvas<'_>) -> Option<String> {
-    let (p, whose) = shown(c)?;
+/// Median, tail and throughput of a batch.
+pub(super) fn latency(app: &App) -> Option<String> {
+    let (p, whose) = shown(app)?;
     let w = &p.whole;
     if w.p50 <= 0.0 {
         return None;
@@ -50,20 +53,21 @@ fn latency(c: &Canvas<'_>) -> Option<String> {
         Some(p99) => format!("p99 {}", num::ms(p99)),
         None => format!("p99 not told by {}", crate::words::counted(w.n, "run")),
     };
-    let item = &c.app.state.metric().item;
+    let item = &app.state.metric().item;
     let rate = p.batch as f64 * 1000.0 / w.p50;
     Some(format!(
         "{whose}: p50 {} p95 {} {tail} ms a batch of {}{}{} {item}s/s",
         num::ms(w.p50),
         num::ms(w.p95),
         p.batch,
-        c.pal.dot(),
+        app.palette.dot(),
         num::scaled(rate, 1.0)
     ))
 }
 
-fn memory(c: &Canvas<'_>) -> Option<String> {
-    let (p, _) = shown(c)?;
+/// Weights, and activations where most of them live.
+pub(super) fn memory(app: &App) -> Option<String> {
+    let (p, _) = shown(app)?;
     let all = p.weight_bytes + p.peak_activation_bytes;
     (p.peak_activation_bytes > 0).then(|| {
         format!(
@@ -76,8 +80,7 @@ fn memory(c: &Canvas<'_>) -> Option<String> {
 }
 
 /// Who makes and who reads the units of the row's group.
-fn group(c: &Canvas<'_>) -> Option<String> {
-    let app = c.app;
+fn group(app: &App) -> Option<String> {
     let Some(Target::Group(id)) = app.focused().map(|f| f.target) else { return None };
     let group = app.group(&id)?;
     let of = |role: MemberRole| -> Vec<String> {
@@ -95,8 +98,8 @@ fn group(c: &Canvas<'_>) -> Option<String> {
         .then(|| format!("group {} {}: made by {}, read by {}", group.size, unit(group), listed(made), listed(read)))
 }
 
-fn input(c: &Canvas<'_>) -> Option<String> {
-    let card = c.app.state.card.as_ref()?;
+fn input(app: &App) -> Option<String> {
+    let card = app.state.card.as_ref()?;
     // Of images; a text's length is in the header.
     if !matches!(card.graph.input_shape().as_deref(), Ok(&[_, _, _])) {
         return None;
