@@ -67,7 +67,7 @@ fn watched(app: &mut App) {
             others: Some(if s >= 400 { 35 } else { 2 }),
             memory: Some((4_000_000_000 + 10_000_000 * s as u64, 33_000_000_000)),
             mhz: (s % 2 == 0).then_some(2900),
-            gpu: (s >= 260).then(|| gpu),
+            gpu: (s >= 260).then_some(gpu),
         };
         app.host(HostMsg::Feed { feed: Feed::Machine(now) });
     }
