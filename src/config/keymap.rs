@@ -150,7 +150,7 @@ acts! {
     }
     "Decide" {
         Approve "approve" ["a"] "approve" "approve what is proposed for this row";
-        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds: what waits, else what is in force (gone with the next run), else whatever may come";
+        Veto "veto" ["v"] "veto…" "veto it, with a reason that binds: what waits, else what is in force, else whatever may come";
         Reopen "reopen" ["o"] "reopen" "take back an approval or a veto; propose again what was rolled back";
         Edit "edit" ["e"] "edit…" "type an exact ratio or number of units to keep, over the present one";
         RatioDown "ratio-down" ["["] "ratio" "remove one step less of the group";

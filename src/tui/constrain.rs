@@ -5,8 +5,8 @@
 
 use super::app::{App, Level};
 use super::list::RowRef;
-use crate::config::Policy;
 use crate::config::text::{clean, glob};
+use crate::config::{Act, Policy};
 use crate::plan::{Constraint, Limit, Target, Wish};
 use crate::session::Command;
 use std::path::Path;
@@ -34,6 +34,12 @@ impl App {
             Some(_) => reason.trim_start().strip_prefix(word).unwrap_or_default().trim().to_owned(),
             None => reason,
         };
+        if named.is_none() && !self.selection.is_empty() {
+            let mut targets = self.targets_of_rows(&self.selected());
+            targets.retain(fits);
+            let undo = format!("{} takes that back", self.label(Act::Undo));
+            return self.bind_all(targets, limit, &reason, "in the rows that are selected", &undo);
+        }
         let target = named.or(self.list.current()).and_then(|r| self.targets_of(r).into_iter().find(fits));
         let Some(target) = target else { return self.nothing("there is nothing that could be bound so") };
         let bound = match limit {
@@ -57,13 +63,18 @@ impl App {
         targets.retain(|t| fits(t) && glob(pattern, t.name(), None));
         targets.sort();
         targets.dedup();
+        self.bind_all(targets, limit, reason, &format!("called `{pattern}`"), &format!("`:lift {pattern}` lifts that"))
+    }
+
+    /// Binds `targets`, which are all that there are `of` something, in one step; `back` says how that is taken back.
+    fn bind_all(&mut self, targets: Vec<Target>, limit: Limit, reason: &str, of: &str, back: &str) {
         if targets.is_empty() {
-            return self.nothing(format!("nothing that could be bound so is called `{pattern}`"));
+            return self.nothing(format!("nothing that could be bound so is {of}"));
         }
         let count = crate::words::counted(targets.len(), "target");
         let bind = |target| Constraint { target, limit: limit.clone(), reason: reason.to_owned() };
         if self.sends(Command::Bind { constraints: targets.into_iter().map(bind).collect() }) {
-            self.say(Level::Good, format!("{count} bound; `:lift {pattern}` lifts that"));
+            self.say(Level::Good, format!("{count} bound; {back}"));
         }
     }
 
@@ -83,9 +94,12 @@ impl App {
         }
     }
 
-    /// Lifts what binds this row, or where a pattern is given everything that is called so.
+    /// Lifts what binds this row or those that are selected, or where a pattern is given everything that is called so.
     pub(super) fn lift(&mut self, pattern: &str) {
-        let of_row = || self.list.current().map(|r| self.targets_of(r)).unwrap_or_default();
+        let of_row = || match self.selection.is_empty() {
+            true => self.list.current().map(|r| self.targets_of(r)).unwrap_or_default(),
+            false => self.targets_of_rows(&self.selected()),
+        };
         let named = |t: &Target| glob(pattern, t.name(), None);
         let all = self.state.constraints.iter().map(|c| c.target.clone());
         let targets: Vec<Target> = if pattern.is_empty() { of_row() } else { all.filter(named).collect() };

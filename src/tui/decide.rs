@@ -217,9 +217,11 @@ impl App {
         let first = kinds.into_iter().find(|kind| !many && all.iter().any(kind));
         let chosen: Vec<Shown> = all.into_iter().filter(|s| first.is_none_or(|kind| kind(s))).collect();
         let Some(shown) = chosen.first() else {
-            let (lift, reopen) = ("`:lift`", self.label(Act::Reopen));
-            return self
-                .nothing(format!("nothing to veto here that is not vetoed; {reopen} or {lift} takes a veto back"));
+            let reopen = self.label(Act::Reopen);
+            return self.nothing(match self.chosen().is_empty() {
+                true => "nothing can be decided here, so there is nothing to veto".to_owned(),
+                false => format!("all of it is vetoed already; {reopen} or `:lift` takes a veto back"),
+            });
         };
         let what = match (chosen.len(), &shown.target) {
             (1, Target::Group(n)) => format!("cutting {}", clean(n)),

@@ -20,8 +20,8 @@ const FIRST_TAB: u16 = 2 + "agents".len() as u16;
 /// What the mouse is about.
 #[derive(Debug, Clone, Default)]
 pub struct Pointer {
-    /// The row that was pressed last, and when.
-    last: Option<(i64, RowRef)>,
+    /// The row that was pressed last, at which column, and when.
+    last: Option<(i64, u16, RowRef)>,
     /// The column from which a ratio is dragged.
     from: Option<u16>,
 }
@@ -111,8 +111,11 @@ impl App {
         let Some(i) = line.map(|line| self.list.offset + line as usize) else { return };
         let Some(row) = self.list.shown.get(i).copied() else { return };
         self.go(i as isize - self.list.cursor as isize);
-        let twice = self.pointer.last.is_some_and(|(when, old)| old == row && self.now_ms - when <= DOUBLE_MS);
-        self.pointer.last = (!twice).then_some((self.now_ms, row));
+        // A hand shakes by a column.
+        let again =
+            |(when, x, old): (i64, u16, RowRef)| old == row && x.abs_diff(at.x) <= 1 && self.now_ms - when <= DOUBLE_MS;
+        let twice = self.pointer.last.is_some_and(again);
+        self.pointer.last = (!twice).then_some((self.now_ms, at.x, row));
         match row {
             RowRef::Block(_) if twice => self.act(Act::ToggleFold),
             RowRef::Layer(_) if twice => self.act(Act::View8),

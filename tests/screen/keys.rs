@@ -318,9 +318,10 @@ fn the_report_holds_the_tables_and_copies_as_text() {
 fn themes_and_colours_change_while_running() {
     let mut app = reviewing();
     let dark = drawn(&mut app)[(2, 3)].clone();
-    assert_eq!(press(&mut app, ":theme light<enter>"), [Effect::Repaint]);
+    let kept = |line: &str| Effect::Remember(line.into());
+    assert_eq!(press(&mut app, ":theme light<enter>"), [kept("theme light"), Effect::Repaint]);
     assert_ne!(drawn(&mut app)[(2, 3)].bg, dark.bg);
-    assert_eq!(press(&mut app, ":theme lihgt<enter>"), []);
+    assert_eq!(press(&mut app, ":theme lihgt<enter>"), [kept("theme lihgt")]);
     assert!(app.message.as_ref().is_some_and(|(_, m)| m.contains("did you mean `light`?")), "{:?}", app.message);
 }
 

@@ -41,7 +41,7 @@ fn land(app: &mut App, commands: &[Command]) {
 fn a_range_follows_the_cursor_and_is_seen_at_three_sizes() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut app = reviewing(size);
-        go(&mut app, "blocks.3.norm1");
+        go(&mut app, "blocks.3.attn.qkv");
         press(&mut app, "Vjj");
         assert_eq!(app.selected().len(), 3, "{size:?}");
         insta::assert_snapshot!(format!("selected_{}x{}", size.0, size.1), text(&drawn(&mut app)));
@@ -143,7 +143,13 @@ fn rows_that_cannot_take_it_are_counted_and_named() {
     go(&mut app, "blocks.5.mlp.fc1");
     assert_eq!(sent(press(&mut app, "]<enter>")), []);
     press(&mut app, "]");
-    assert!(message(&app).contains("vetoed or frozen") && message(&app).contains("hint:"), "{}", message(&app));
+    assert!(message(&app).contains("frozen: mine") && message(&app).contains("hint:"), "{}", message(&app));
+    // A constraint that names no row is for those that are selected, in one step.
+    let mut app = reviewing((120, 40));
+    let commands = sent(press(&mut app, ":select blocks.5.mlp.*<enter>:max-ratio 25% thin<enter>"));
+    let [Command::Bind { constraints }] = &commands[..] else { panic!("{commands:?}") };
+    assert_eq!(constraints.len(), 1);
+    assert_eq!((&constraints[0].target, constraints[0].reason.as_str()), (&group("blocks.5.mlp.fc1"), "thin"));
 }
 
 #[test]
