@@ -14,7 +14,7 @@ const FINDS: [(&str, &str, &[&str]); 8] = [
     ("why this count of units", "8", &["keep", "in steps of 64", "KL alone"]),
     ("what int8 would change", "8", &["int8", "kB"]),
     ("which of two plans is better", "7", &["beside"]),
-    ("what a word means", "K", &["ladder"]),
+    ("what a word means", "K", &["the median", "expected, not measured"]),
 ];
 
 /// How many keys a sequence is.

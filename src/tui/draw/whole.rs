@@ -49,14 +49,14 @@ pub(super) fn latency(app: &App) -> Option<String> {
     if w.p50 <= 0.0 {
         return None;
     }
-    let tail = match w.p99 {
-        Some(p99) => format!("p99 {}", num::ms(p99)),
-        None => format!("p99 not told by {}", crate::words::counted(w.n, "run")),
+    let (p99, unknown) = match w.p99 {
+        Some(p99) => (format!(" p99 {}", num::ms(p99)), String::new()),
+        None => (String::new(), format!(", p99 not told by {}", crate::words::counted(w.n, "run"))),
     };
     let item = &app.state.metric().item;
     let rate = p.batch as f64 * 1000.0 / w.p50;
     Some(format!(
-        "{whose}: p50 {} p95 {} {tail} ms a batch of {}{}{} {item}s/s",
+        "{whose}: p50 {} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s",
         num::ms(w.p50),
         num::ms(w.p95),
         p.batch,
