@@ -15,8 +15,8 @@ const SHOWN: &str = "…";
 const LEAST: usize = 8;
 
 /// Ends of the names of parameters whose values are secrets: `api-key`, `key`, `access_token`, `sig`.
-const SECRET_NAMES: [&str; 9] =
-    ["key", "token", "secret", "password", "passwd", "pwd", "sig", "signature", "authorization"];
+const SECRET_NAMES: [&str; 10] =
+    ["key", "token", "secret", "password", "passphrase", "passwd", "pwd", "sig", "signature", "authorization"];
 
 /// An address as it may be shown: no user, no password, no values of parameters that are keys.
 ///
@@ -31,7 +31,7 @@ pub fn address(url: &str) -> String {
 }
 
 /// How keys of well-known services begin.
-const BEGINS: [&str; 6] = ["sk-", "hf_", "ghp_", "github_pat_", "xoxb-", "gsk_"];
+const BEGINS: [&str; 9] = ["sk-", "hf_", "ghp_", "github_pat_", "xoxb-", "gsk_", "AKIA", "ASIA", "AIza"];
 
 /// Whether a line that somebody typed holds what looks like a key or a password: in an address, behind a name such as `api_key=`, behind
 /// `Bearer`, or by how it begins.
@@ -42,7 +42,10 @@ pub fn holds_secret(line: &str) -> bool {
         BEGINS.iter().any(|b| w.starts_with(b) && w.len() >= b.len() + LEAST)
             || named.into_iter().any(|(name, value)| is_secret(name) && !value.is_empty())
     };
-    bearer || addresses(line) != line || line.split(ends).any(telling)
+    // A name, then a value of its own.
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let apart = words.windows(2).any(|w| w[0].strip_suffix([':', '=']).is_some_and(is_secret));
+    bearer || apart || addresses(line) != line || line.split(ends).any(telling)
 }
 
 /// A secret as it is, and as those write it who pack text up: percent signs, base64 of it within something longer (RFC
@@ -237,6 +240,27 @@ fn is_host(authority: &str) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn lines_with_secrets_are_told_from_others() {
+        for line in [
+            "note the passphrase: correct-horse",
+            "note use AKIAIOSFODNN7EXAMPLE",
+            "llm https://x/v1?api_key=abc m",
+            "note password=hunter2",
+            "note Bearer abc",
+        ] {
+            assert!(holds_secret(line), "{line}");
+        }
+        for line in [
+            "budget macs=0.5,drop=0.5",
+            "select *.mlp.*",
+            "note keep the keys of attention: they matter",
+            "limits tokens=20000",
+        ] {
+            assert!(!holds_secret(line), "{line}");
+        }
+    }
 
     #[test]
     fn addresses_lose_their_secrets_and_nothing_else() {

@@ -52,7 +52,7 @@ pub struct Changed {
     pub items: Vec<Item>,
     /// By class: how many there are, and how many of them were lost and gained. Empty for tasks without classes.
     pub classes: Vec<[u32; 3]>,
-    /// Classes that are taken for others, those first where that grew most; at most [`PAGE`].
+    /// Classes that are taken for others, those first where that changed most; at most [`PAGE`].
     pub taken: Vec<Taken>,
     /// How far right classes lead; `None` for tasks without classes.
     pub leads: Option<Leads>,

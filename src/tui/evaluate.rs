@@ -112,6 +112,13 @@ impl App {
         }
     }
 
+    /// The view is opened: what could not be told may be there by now.
+    pub(super) fn look_again(&mut self) {
+        if self.looking.changed.as_ref().is_some_and(|c| c.why.is_some()) {
+            self.forget_changed();
+        }
+    }
+
     /// Rounds were evaluated anew: what was told of them may be of another model.
     pub(super) fn forget_changed(&mut self) {
         (self.looking.asked, self.looking.changed) = (None, None);
@@ -146,13 +153,13 @@ impl App {
         true
     }
 
-    /// The next of view 2's panes; `false` past the last.
-    pub(super) fn next_part(&mut self, forward: bool) -> bool {
-        let at = Part::ALL.iter().position(|p| *p == self.looking.part).unwrap_or(0);
-        let to = if forward { at.checked_add(1) } else { at.checked_sub(1) };
-        let Some(part) = to.and_then(|to| Part::ALL.get(to)) else { return false };
-        self.go_part(*part);
-        true
+    /// The next of view 2's panes, round and round; a task without classes has none of them.
+    pub(super) fn next_part(&mut self, forward: bool) {
+        let classes = self.state.baseline().is_some_and(|b| !b.metrics.per_class().is_empty());
+        let parts: Vec<Part> = Part::ALL.into_iter().filter(|p| classes || *p != Part::Classes).collect();
+        let at = parts.iter().position(|p| *p == self.looking.part).unwrap_or(0);
+        let to = (at + if forward { 1 } else { parts.len() - 1 }) % parts.len();
+        self.go_part(parts[to]);
     }
 
     fn go_part(&mut self, part: Part) {

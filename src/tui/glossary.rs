@@ -53,6 +53,36 @@ const WORDS: &[Word] = &[
     ),
     sign("x", &["#x"], "a factor of the original: 0.60x is six tenths of it."),
     sign("—", &["—"], "not known, or not measured yet."),
+    // Where a decision stands.
+    sign("○", &["○"], "free: nothing is proposed here; the original runs."),
+    sign("●", &["●"], "proposed, and open: it waits for an approval."),
+    sign("✎", &["✎"], "edited by a person, and open; in the header: who has the pen."),
+    sign("✔", &["✔"], "approved: the next run builds it."),
+    sign("✘", &["✘"], "vetoed: no later proposal may make it again."),
+    sign("◆", &["◆"], "in force: the newest model that was made has it."),
+    sign("◇", &["◇"], "in force and vetoed: the next run goes back to the original here."),
+    sign("↺", &["↺"], "rolled back to the original."),
+    sign("▌", &["▌"], "a row that is selected."),
+    // Weights.
+    word("rms", "root mean square: the root of the mean of squared weights."),
+    word(
+        "effective rank",
+        "how many directions a weight matrix really has: the exponential of the entropy of its singular values over their sum (Roy and Vetterli 2007).",
+    ),
+    word(
+        "weights off",
+        "how far a layer's weights are off in a precision, rounded to nearest: the root of the squared error over the root of the weights' squares. Repairs may find better codes.",
+    ),
+    // What a round changed.
+    word(
+        "lost",
+        "items that the original gets right and the round's model does not; of tasks without right and wrong, that it scores lower.",
+    ),
+    word(
+        "gained",
+        "items that the round's model gets right and the original does not; of tasks without right and wrong, that it scores higher.",
+    ),
+    word("lead", "by how much the right class's logit is above the best other one's; negative where it is behind."),
     // Latency.
     word(
         "p50 ms",

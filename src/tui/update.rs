@@ -439,6 +439,7 @@ impl App {
     pub(super) fn show(&mut self, view: View) {
         if self.view != view {
             self.scroll = 0;
+            self.look_again();
         }
         self.view = view;
         self.outlook_stale = true;
@@ -484,8 +485,8 @@ impl App {
     }
 
     fn next_pane(&mut self, forward: bool) {
-        if self.view == View::Evaluate && self.next_part(forward) {
-            return;
+        if self.view == View::Evaluate {
+            return self.next_part(forward);
         }
         if self.view == View::Profile {
             return self.turn_page(forward);

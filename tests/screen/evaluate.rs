@@ -169,10 +169,10 @@ fn a_page_is_asked_for_once_and_shown_for_the_round_that_it_is_of() {
     let seen = served(&mut app);
     assert!(seen.contains("1 of 9") && seen.contains("9 gained"), "{seen}");
     // A host that cannot tell says why.
-    let why = Some("what round 1 answered to each item was not kept; hint: x".to_owned());
+    let why = Some("what round 1 answered to each item is not known; hint: x".to_owned());
     let asked = WhatChanged { round: 1, way: Way::Gained, from: 0 };
     app.host(HostMsg::Feed { feed: Feed::Changed(Box::new(Changed { asked, why, ..Changed::default() })) });
-    assert!(text(&drawn(&mut app)).contains("was not kept"));
+    assert!(text(&drawn(&mut app)).contains("is not known"));
 }
 
 #[test]
@@ -194,11 +194,11 @@ fn keys_go_into_it_and_out_again() {
     assert!(served(&mut app).contains("classes, round 1 against baseline"));
     press(&mut app, "<esc>");
     assert_eq!(app.view, paring::tui::View::Review);
-    // The way round through the panes ends at the next view.
+    // Round and round through the panes.
     press(&mut app, "2<tab><tab>");
     assert!(served(&mut app).contains("31 lost"));
     press(&mut app, "<tab>");
-    assert_eq!(app.view, paring::tui::View::Agents);
+    assert!(app.view == paring::tui::View::Evaluate && served(&mut app).contains("classes, round 1 against baseline"));
     press(&mut app, "1Z");
     assert!(text(&drawn(&mut app)).contains("in view 2"));
 }

@@ -191,7 +191,8 @@ fn taken(pairs: &[Pair]) -> Vec<Taken> {
     }
     let mut all: Vec<Taken> =
         cells.into_iter().map(|((label, class), [before, now])| Taken { label, class, before, now }).collect();
-    all.sort_by_key(|t| (i64::from(t.before) - i64::from(t.now), std::cmp::Reverse(t.now), t.label, t.class));
+    // What got better tells as much as what got worse.
+    all.sort_by_key(|t| (std::cmp::Reverse(t.before.abs_diff(t.now)), std::cmp::Reverse(t.now), t.label, t.class));
     all.truncate(PAGE);
     all
 }
@@ -293,7 +294,11 @@ impl Compute {
         let kept = |round: u32| {
             self.kept_answers(state, round).ok_or_else(|| {
                 let whose = if round == 0 { "the original".to_owned() } else { format!("round {round}") };
-                let text = format!("what {whose} answered to each item was not kept; hint: sessions that are opened from now on keep it");
+                let file = self.shelf.place.answers_file(round);
+                let text = format!(
+                    "what {whose} answered to each item is not known: `{}` is missing, damaged, or of another model or data; hint: sessions of older versions did not keep it, and running again does",
+                    file.display()
+                );
                 JobError::Failed(text)
             })
         };

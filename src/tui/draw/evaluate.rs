@@ -330,7 +330,11 @@ fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>>
     for l in &verdict.lines {
         let (mark, role) = pal.outcome(l.outcome);
         let text = match l.name.as_str() {
-            "drop" => format!("drop {:.2} ({le} {:.2})", l.measured, l.target),
+            // No loss is none, whichever way it was rounded.
+            "drop" => {
+                let lost = if l.measured.abs() < 0.005 { 0.0 } else { l.measured };
+                format!("drop {lost:.2} ({le} {:.2})", l.target)
+            }
             "class" => {
                 let whose = l.class.map_or_else(|| "a class".to_owned(), |class| class_name(&c.app.state, class));
                 format!("{whose} loses {:.1} ({le} {})", l.measured, l.target)

@@ -41,12 +41,25 @@ pub(super) fn title(c: &Canvas<'_>, columns: u16, about: &str) -> Vec<Span<'stat
             false => span(format!(" {} ", page.name()), pal.fg(Role::Dim)),
         });
     }
-    let used: usize = out.iter().map(Span::width).sum();
-    let about = format!("{}{about}", pal.dot());
-    if used + width(&about) + 4 <= usize::from(columns) {
-        out.push(span(about, pal.fg(Role::Dim)));
+    for words in [whose(c.app), about.to_owned()] {
+        let used: usize = out.iter().map(Span::width).sum();
+        let words = format!("{}{words}", pal.dot());
+        if used + width(&words) + 4 <= usize::from(columns) {
+            out.push(span(words, pal.fg(Role::Dim)));
+        }
     }
     out
+}
+
+/// The model that the page's figures are of: the one in force, where it was profiled.
+fn whose(app: &App) -> String {
+    let in_force = app.state.base_round();
+    match app.profiled.page {
+        Page::Machine => "all jobs".to_owned(),
+        Page::Memory => "original".to_owned(),
+        _ if in_force > 0 && app.state.profile_of(in_force).is_some() => format!("round {in_force}"),
+        _ => "original".to_owned(),
+    }
 }
 
 /// What every page says before there is anything to show.

@@ -34,18 +34,20 @@ pub(super) fn told(c: &Canvas<'_>, columns: u16, room: usize) -> Vec<Line<'stati
 }
 
 /// The profile that the list shows, and the words for what it is of.
-fn shown(app: &App) -> Option<(&Profile, String)> {
+fn shown(app: &App) -> Option<(&Profile, String, u32)> {
     let state = &app.state;
     let newest = shown_round(state);
     let round = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
     let whose = if round == 0 { "original".to_owned() } else { format!("round {round}") };
-    Some((state.profile_of(round)?, whose))
+    Some((state.profile_of(round)?, whose, round))
 }
 
 /// Median, tail and throughput of a batch.
 pub(super) fn latency(app: &App) -> Option<String> {
-    let (p, whose) = shown(app)?;
-    let w = &p.whole;
+    let (p, whose, round) = shown(app)?;
+    // Of a round that was evaluated what it took beside the original, as view 2 has it.
+    let evaluated = app.state.round_at(round).and_then(|r| r.evaluation.as_ref()).filter(|e| e.whole.n > 0);
+    let (w, doubt) = evaluated.map_or((&p.whole, p.doubt), |e| (&e.whole, e.doubt));
     if w.p50 <= 0.0 {
         return None;
     }
@@ -56,8 +58,9 @@ pub(super) fn latency(app: &App) -> Option<String> {
     let item = &app.state.metric().item;
     let rate = p.batch as f64 * 1000.0 / w.p50;
     Some(format!(
-        "{whose}: p50 {} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s",
+        "{whose}: p50 {}{} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s",
         num::ms(w.p50),
+        num::mark(doubt.is_some()),
         num::ms(w.p95),
         p.batch,
         app.palette.dot(),
@@ -67,7 +70,7 @@ pub(super) fn latency(app: &App) -> Option<String> {
 
 /// Weights, and activations where most of them live.
 pub(super) fn memory(app: &App) -> Option<String> {
-    let (p, _) = shown(app)?;
+    let (p, ..) = shown(app)?;
     let all = p.weight_bytes + p.peak_activation_bytes;
     (p.peak_activation_bytes > 0).then(|| {
         format!(
