@@ -266,14 +266,22 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let card = state.card.clone();
     let mut engine = None;
     let mut told = |state: &State, command: &Command| {
-        let Command::Changed { what } = command else { return None };
+        if !matches!(command, Command::Changed { .. } | Command::Rounding { .. }) {
+            return None;
+        }
         let engine = engine.get_or_insert_with(|| crate::host::compute::open(&place, None, card.as_ref()));
-        let found = match engine {
-            Ok(engine) => engine.work().and_then(|work| work.changed(state, *what)).map_err(|e| e.to_string()),
-            Err(e) => Err(e.clone()),
-        };
-        let none = |why| Changed::untold(*what, why);
-        Some(Feed::Changed(Box::new(found.unwrap_or_else(none))))
+        let work = engine.as_ref().map_err(String::clone).and_then(|e| e.work().map_err(|e| e.to_string()));
+        match command {
+            Command::Changed { what } => {
+                let found = work.and_then(|work| work.changed(state, *what).map_err(|e| e.to_string()));
+                Some(Feed::Changed(Box::new(found.unwrap_or_else(|why| Changed::untold(*what, why)))))
+            }
+            Command::Rounding { layer } => {
+                let errors = work.ok()?.rounding(layer).ok()?;
+                Some(Feed::Rounding { layer: layer.clone(), errors })
+            }
+            _ => None,
+        }
     };
     let picture = crate::tui::picture::session(state, settings, size, &keys, &mut told);
     files::write(out, picture).with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;

@@ -41,7 +41,7 @@ pub(super) fn title(c: &Canvas<'_>, columns: u16, about: &str) -> Vec<Span<'stat
             false => span(format!(" {} ", page.name()), pal.fg(Role::Dim)),
         });
     }
-    for words in [whose(c.app), about.to_owned()] {
+    for words in [whose(c.app), about.to_owned()].into_iter().filter(|words| !words.is_empty()) {
         let used: usize = out.iter().map(Span::width).sum();
         let words = format!("{}{words}", pal.dot());
         if used + width(&words) + 4 <= usize::from(columns) {
@@ -51,11 +51,11 @@ pub(super) fn title(c: &Canvas<'_>, columns: u16, about: &str) -> Vec<Span<'stat
     out
 }
 
-/// The model that the page's figures are of: the one in force, where it was profiled.
+/// The model that the page's figures are of: the one in force, where it was profiled; of the machine none.
 fn whose(app: &App) -> String {
     let in_force = app.state.base_round();
     match app.profiled.page {
-        Page::Machine => "all jobs".to_owned(),
+        Page::Machine => String::new(),
         Page::Memory => "original".to_owned(),
         _ if in_force > 0 && app.state.profile_of(in_force).is_some() => format!("round {in_force}"),
         _ => "original".to_owned(),
