@@ -7,7 +7,7 @@
 
 use super::{Compute, JobError, tokenizer_of};
 use crate::data::Dataset;
-use crate::model::Preprocess;
+use crate::model::{Preprocess, Tokenizer};
 use crate::session::{Answer, Changed, Item, Leads, PAGE, Picture, State, Taken, Way, WhatChanged, private};
 use crate::task::Scored;
 use image::imageops::{FilterType, resize};
@@ -303,23 +303,25 @@ impl Compute {
             })
         };
         let mut changed = compare(asked, &kept(0)?, &kept(asked.round)?, |i| self.data.label(i));
+        let how = &self.shelf.recipe.how;
+        // Once a page: a large vocabulary takes a second to read.
+        let texts = !self.data.holds_images() && !changed.items.is_empty();
+        let words = texts.then(|| tokenizer_of(how.tokenizer.as_ref().unwrap_or(&how.model)).ok().flatten()).flatten();
         for item in &mut changed.items {
             item.name = self.data.name(item.index);
             if self.data.holds_images() {
                 item.picture = picture(&self.data, &self.model.info.preprocess, item.index);
             } else {
-                item.text = self.text_of(item.index);
+                item.text = words.as_ref().and_then(|words| self.text_of(item.index, words));
             }
         }
         Ok(changed)
     }
 
-    /// The first words of item `i`, where it is text of the model's vocabulary.
-    fn text_of(&self, i: usize) -> Option<String> {
+    /// The first words of item `i`, where it is text of that vocabulary.
+    fn text_of(&self, i: usize, words: &Tokenizer) -> Option<String> {
         let (tokens, _) = self.data.batch([i], &self.model.info.preprocess).ok()?;
         let ids = tokens.flatten_all().ok()?.to_dtype(candle_core::DType::U32).ok()?.to_vec1::<u32>().ok()?;
-        let how = &self.shelf.recipe.how;
-        let words = tokenizer_of(how.tokenizer.as_ref().unwrap_or(&how.model)).ok()??;
         let text = words.decode(&ids[..ids.len().min(TEXT)]).ok()?;
         Some(text.chars().take(TEXT).collect())
     }
