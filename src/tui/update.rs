@@ -1,17 +1,14 @@
 //! From keys to effects: dispatch through the keymap, dialogs first. Deciding is in `decide.rs`.
 
 use super::app::{App, Effect, Exit, Level, Pane, Shown, View};
-use super::command_line::{CommandLine, Line, parse};
-use super::complete::Known;
 use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
 use super::list::RowRef;
-use super::modal::{Ask, LINE_BYTES, Modal, Prompt, paste};
-use crate::config::{Act, Key, Theme};
-use crate::control::Asked;
+use super::modal::{Ask, LINE_BYTES, Modal, paste};
+use crate::config::{Act, Key};
 use crate::plan::{Action, Status};
 use crate::session::{Command, Proposer, USUAL_TURNS};
-use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseEvent};
+use crossterm::event::{KeyEvent, KeyEventKind, MouseEvent};
 
 /// How far a key moves what it moves.
 #[derive(Debug, Clone, Copy)]
@@ -91,139 +88,10 @@ impl App {
         }
     }
 
-    fn modal_key(&mut self, k: KeyEvent) {
-        let Some(modal) = &mut self.modal else { return };
-        let ctrl = k.modifiers.contains(KeyModifiers::CONTROL);
-        let leave = k.code == KeyCode::Esc || (ctrl && k.code == KeyCode::Char('c'));
-        match modal {
-            Modal::Help { scroll } => {
-                match k.code {
-                    KeyCode::Down | KeyCode::Char('j') => *scroll += 1,
-                    KeyCode::Up | KeyCode::Char('k') => *scroll = scroll.saturating_sub(1),
-                    KeyCode::PageDown | KeyCode::Char(' ') => *scroll += 10,
-                    KeyCode::PageUp => *scroll = scroll.saturating_sub(10),
-                    KeyCode::Home | KeyCode::Char('g') => *scroll = 0,
-                    KeyCode::End | KeyCode::Char('G') => *scroll = usize::MAX / 2,
-                    _ => self.modal = None,
-                }
-                self.clamp_help();
-            }
-            Modal::Precisions(_) => self.picker_key(k),
-            Modal::Explain(_) if leave || k.code == KeyCode::Enter => self.modal = None,
-            Modal::Explain(e) => {
-                e.key(k);
-                self.clamp_explained();
-            }
-            Modal::Stop => {
-                self.modal = None;
-                match k.code {
-                    KeyCode::Char('y' | 'Y') | KeyCode::Enter => self.command(Command::Stop),
-                    _ => self.nothing("left as it was"),
-                }
-            }
-            Modal::Prompt(p) => {
-                if leave {
-                    if let Ask::Search(before) = &p.ask {
-                        self.list.filter = before.clone();
-                        self.refilter();
-                    }
-                    self.modal = None;
-                    return;
-                }
-                if k.code == KeyCode::Enter {
-                    let p = p.clone();
-                    self.modal = None;
-                    return self.answer(*p);
-                }
-                if matches!(k.code, KeyCode::Char(_)) && !ctrl && !p.has_room() {
-                    self.say(Level::Warn, "no room for more");
-                } else {
-                    p.area.input(k);
-                }
-                self.live_search();
-            }
-            Modal::Command(_) if leave => self.modal = None,
-            Modal::Command(_) => self.line_key(k),
-        }
-    }
-
-    /// A key while a line is typed.
-    fn line_key(&mut self, k: KeyEvent) {
-        let known = self.known();
-        let Some(Modal::Command(c)) = &mut self.modal else { return };
-        let search = k.modifiers.contains(KeyModifiers::CONTROL) && k.code == KeyCode::Char('r');
-        match k.code {
-            KeyCode::Enter => {
-                let text = c.text();
-                self.modal = None;
-                if self.lines.add(&text) {
-                    self.effects.push(Effect::Remember(text.clone()));
-                }
-                self.line(&text);
-            }
-            _ if search => {
-                let found = c.search(&self.lines, &known);
-                let words = c.sought.clone().unwrap_or_else(|| c.text());
-                if !found {
-                    self.nothing(format!("no earlier line has `{words}`"));
-                }
-            }
-            KeyCode::Tab => c.cycle(true),
-            KeyCode::BackTab => c.cycle(false),
-            KeyCode::Up | KeyCode::Down => c.walk(k.code == KeyCode::Up, &self.lines, &known),
-            KeyCode::Backspace if c.text().is_empty() => self.modal = None,
-            _ => {
-                c.area.input(k);
-                c.typed(&known);
-            }
-        }
-    }
-
-    /// What the command line completes.
-    fn known(&self) -> Known {
-        let (layers, blocks) = (self.table.layers.iter(), self.table.blocks.iter());
-        let rows = layers.map(|l| &l.name).chain(blocks.map(|b| &b.name));
-        // Hostile names are typed by nobody.
-        let rows = rows.filter(|n| !n.chars().any(crate::plain::hostile)).cloned().collect();
-        let language = self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
-        Known { themes: self.settings.theme_dir.clone(), rows, language }
-    }
-
-    fn live_search(&mut self) {
-        let text = match &self.modal {
-            Some(Modal::Prompt(p)) if matches!(p.ask, Ask::Search(_)) => p.text(),
-            _ => return,
-        };
-        self.list.filter = text;
-        self.refilter();
-    }
-
     pub(super) fn refilter(&mut self) {
         let rows = list_rows(&self.layout());
         self.list.show(&self.table, rows);
         self.outlook_stale = true;
-    }
-
-    pub(super) fn clamp_help(&mut self) {
-        let lines = super::draw::help::lines(self).len();
-        let height = layout::inside(self.layout().body).height as usize;
-        if let Some(Modal::Help { scroll }) = &mut self.modal {
-            *scroll = (*scroll).min(lines.saturating_sub(height));
-        }
-    }
-
-    fn answer(&mut self, p: Prompt) {
-        let text = p.text();
-        match p.ask {
-            Ask::Veto(ids) => self.command(Command::Veto { ids, reason: text }),
-            Ask::VetoAll(targets) => self.command(Command::VetoAll { targets, reason: text }),
-            Ask::Note if text.is_empty() => {}
-            Ask::Note => self.command(Command::Note { text }),
-            Ask::RollBack => self.command(Command::RollBack { reason: text }),
-            Ask::Search(_) => self.last_words = text,
-            Ask::Seek => self.seek(text),
-            Ask::Edit(targets) => self.edited(&targets, &text),
-        }
     }
 
     /// Sends a command, or says why not.
@@ -431,11 +299,6 @@ impl App {
         }
     }
 
-    fn open_line(&mut self, text: &str) {
-        let line = CommandLine::new(text, &self.known());
-        self.modal = Some(Modal::Command(Box::new(line)));
-    }
-
     pub(super) fn show(&mut self, view: View) {
         if self.view != view {
             self.scroll = 0;
@@ -530,7 +393,7 @@ impl App {
         }
     }
 
-    fn resort(&mut self) {
+    pub(super) fn resort(&mut self) {
         let rows = list_rows(&self.layout());
         self.list.resort(&self.table, self.settings.mac_convention, rows);
     }
@@ -553,93 +416,6 @@ impl App {
         let height = layout::inside(l.body).height as usize;
         let most = super::draw::text_lines(self).saturating_sub(height);
         self.scroll = self.scroll.saturating_add_signed(way * step.lines(height) as isize).min(most);
-    }
-
-    /// Acts on a line of the command line.
-    pub fn line(&mut self, text: &str) {
-        let line = match parse(text) {
-            Ok(l) => l,
-            Err(e) => return self.say(Level::Bad, e),
-        };
-        match line {
-            Line::Empty => {}
-            Line::Do(act) => self.act(act),
-            Line::Send(command) => self.command(command),
-            Line::Commit(command) => self.with_commit(command),
-            Line::Colors(level) => {
-                self.palette.level = level;
-                self.effects.push(Effect::Repaint)
-            }
-            Line::Filter(words) => {
-                self.list.filter = words;
-                self.refilter();
-            }
-            Line::Constrain(limit, reason) => self.constrain(limit, reason),
-            Line::Precision(precision) => self.set_precision(precision),
-            Line::Select(pattern) => self.select(&pattern),
-            Line::Sparsify(sparsity) => self.set_sparsity(sparsity),
-            Line::Factors(rank) => self.set_factors(rank),
-            Line::Lift(pattern) => self.lift(&pattern),
-            Line::Rules(file) => self.bind_rules(&file),
-            Line::Llm(endpoint) => {
-                let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
-                let named = model.as_deref().unwrap_or("the endpoint's model");
-                let at = base_url.as_deref().map(|u| format!("{named} at {}", crate::mask::address(u)));
-                if self.sends(Command::SetLlm { base_url, model }) {
-                    let said = at.as_deref().map(|at| format!("agents use {at}"));
-                    self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
-                    // The host says so too, after keys that are typed at once.
-                    self.agents = at;
-                }
-            }
-            Line::Control(target) => {
-                if target.is_some() {
-                    self.show(View::Control);
-                }
-                self.with_commit(Command::Control { target })
-            }
-            Line::MacConvention(c) => {
-                self.settings.mac_convention = c;
-                self.resort()
-            }
-            Line::Explain(word) => self.explain(&word),
-            Line::Report(path) => self.write_report(path),
-            Line::Columns(columns) => self.columns = columns,
-            Line::Sort(key) => {
-                if !self.columns.keys().contains(&key) {
-                    self.columns = self.columns.other();
-                }
-                (self.list.sort, self.list.reverse) = (key, false);
-                self.resort()
-            }
-            Line::Stop => self.modal = Some(Modal::Stop),
-            Line::Theme(name) => {
-                let mut diagnostics = Vec::new();
-                match Theme::load(&name, self.settings.theme_dir.as_deref(), &mut diagnostics) {
-                    Some(theme) => {
-                        self.palette.theme = theme.clone();
-                        self.settings.theme = theme;
-                        self.effects.push(Effect::Repaint)
-                    }
-                    None => self.say(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
-                }
-            }
-        }
-    }
-
-    /// The next of what a running controller computes tokens at: as it says, then each level.
-    fn next_level(&mut self) {
-        let Some(now) = self.levels.as_ref().filter(|_| self.decoding) else {
-            return self.nothing("no controller runs; `:control` makes one and runs it");
-        };
-        let asked = match self.level_asked.unwrap_or(now.asked) {
-            Asked::Auto => Asked::Pinned(0),
-            Asked::Pinned(level) if level + 1 < now.levels.len() => Asked::Pinned(level + 1),
-            Asked::Pinned(_) => Asked::Auto,
-        };
-        if self.sends(Command::Level { asked }) {
-            self.level_asked = Some(asked);
-        }
     }
 
     /// Keeps the edit in progress, then sends `command`.
@@ -672,18 +448,6 @@ impl App {
     /// Says why nothing happens.
     pub(super) fn nothing(&mut self, why: impl Into<String>) {
         self.say(Level::Info, why);
-    }
-
-    /// Opens a prompt on what is there now, selected: typing replaces it.
-    pub(super) fn prompt_over(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
-        let mut prompt = Prompt::new(ask, title, hint, text);
-        prompt.area.select_all();
-        self.modal = Some(Modal::Prompt(Box::new(prompt)));
-    }
-
-    /// Opens a prompt that begins with `text`.
-    pub(super) fn prompt(&mut self, ask: Ask, title: impl Into<String>, hint: impl Into<String>, text: &str) {
-        self.modal = Some(Modal::Prompt(Box::new(Prompt::new(ask, title, hint, text))));
     }
 
     /// Decisions may be worked on: no run is under way or waits for its verdict.

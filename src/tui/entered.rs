@@ -1,0 +1,102 @@
+//! What a line of the command line does once it is entered. What lines there are is in `command_line.rs`.
+
+use super::app::{App, Effect, Level, View};
+use super::command_line::{CommandLine, Line, parse};
+use super::modal::Modal;
+use crate::config::Theme;
+use crate::control::Asked;
+use crate::session::Command;
+
+impl App {
+    pub(super) fn open_line(&mut self, text: &str) {
+        let line = CommandLine::new(text, &self.known());
+        self.modal = Some(Modal::Command(Box::new(line)));
+    }
+
+    /// Acts on a line of the command line.
+    pub fn line(&mut self, text: &str) {
+        let line = match parse(text) {
+            Ok(l) => l,
+            Err(e) => return self.say(Level::Bad, e),
+        };
+        match line {
+            Line::Empty => {}
+            Line::Do(act) => self.act(act),
+            Line::Send(command) => self.command(command),
+            Line::Commit(command) => self.with_commit(command),
+            Line::Colors(level) => {
+                self.palette.level = level;
+                self.effects.push(Effect::Repaint)
+            }
+            Line::Filter(words) => {
+                self.list.filter = words;
+                self.refilter();
+            }
+            Line::Constrain(limit, reason) => self.constrain(limit, reason),
+            Line::Precision(precision) => self.set_precision(precision),
+            Line::Select(pattern) => self.select(&pattern),
+            Line::Sparsify(sparsity) => self.set_sparsity(sparsity),
+            Line::Factors(rank) => self.set_factors(rank),
+            Line::Lift(pattern) => self.lift(&pattern),
+            Line::Rules(file) => self.bind_rules(&file),
+            Line::Llm(endpoint) => {
+                let (base_url, model) = endpoint.map_or((None, None), |(url, model)| (Some(url), model));
+                let named = model.as_deref().unwrap_or("the endpoint's model");
+                let at = base_url.as_deref().map(|u| format!("{named} at {}", crate::mask::address(u)));
+                if self.sends(Command::SetLlm { base_url, model }) {
+                    let said = at.as_deref().map(|at| format!("agents use {at}"));
+                    self.say(Level::Good, said.unwrap_or_else(|| "the built-in planner will propose".to_owned()));
+                    // The host says so too, after keys that are typed at once.
+                    self.agents = at;
+                }
+            }
+            Line::Control(target) => {
+                if target.is_some() {
+                    self.show(View::Control);
+                }
+                self.with_commit(Command::Control { target })
+            }
+            Line::MacConvention(c) => {
+                self.settings.mac_convention = c;
+                self.resort()
+            }
+            Line::Explain(word) => self.explain(&word),
+            Line::Report(path) => self.write_report(path),
+            Line::Columns(columns) => self.columns = columns,
+            Line::Sort(key) => {
+                if !self.columns.keys().contains(&key) {
+                    self.columns = self.columns.other();
+                }
+                (self.list.sort, self.list.reverse) = (key, false);
+                self.resort()
+            }
+            Line::Stop => self.modal = Some(Modal::Stop),
+            Line::Theme(name) => {
+                let mut diagnostics = Vec::new();
+                match Theme::load(&name, self.settings.theme_dir.as_deref(), &mut diagnostics) {
+                    Some(theme) => {
+                        self.palette.theme = theme.clone();
+                        self.settings.theme = theme;
+                        self.effects.push(Effect::Repaint)
+                    }
+                    None => self.say(Level::Bad, diagnostics.first().map(ToString::to_string).unwrap_or_default()),
+                }
+            }
+        }
+    }
+
+    /// The next of what a running controller computes tokens at: as it says, then each level.
+    pub(super) fn next_level(&mut self) {
+        let Some(now) = self.levels.as_ref().filter(|_| self.decoding) else {
+            return self.nothing("no controller runs; `:control` makes one and runs it");
+        };
+        let asked = match self.level_asked.unwrap_or(now.asked) {
+            Asked::Auto => Asked::Pinned(0),
+            Asked::Pinned(level) if level + 1 < now.levels.len() => Asked::Pinned(level + 1),
+            Asked::Pinned(_) => Asked::Auto,
+        };
+        if self.sends(Command::Level { asked }) {
+            self.level_asked = Some(asked);
+        }
+    }
+}
