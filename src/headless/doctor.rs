@@ -155,7 +155,7 @@ fn inside(env: Env<'_>) -> Vec<Finding> {
         out.push(found(
             "tmux",
             Health::Good,
-            "`y` copies through it where it passes OSC 52 on; hint: `set -s set-clipboard on` in tmux.conf",
+            "`y` copies into its buffer, and to the clipboard where the terminal behind it takes OSC 52",
         ));
     }
     if env("STY").is_some() {

@@ -20,6 +20,7 @@ use super::seek::Sought;
 use super::select::Selection;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
+use super::working::Working;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::control::{Asked, Figures};
@@ -138,6 +139,8 @@ pub struct App {
     pub scroll: usize,
     /// The stage of long work that is under way; at most one, since a host runs one job at a time.
     pub jobs: Vec<Progress>,
+    /// The rows that it is at.
+    pub working: Working,
     /// The host has told of a job and not yet of its end.
     pub running: bool,
     /// What the host's machine does; nothing while no job runs.
@@ -294,6 +297,7 @@ impl App {
         (self.outlook_stale, self.records_stale) = (true, true);
         if record.event.ends_a_stage() {
             self.jobs.clear();
+            self.working = Working::default();
         }
         if matches!(record.event, Event::Evaluated { .. }) {
             self.forget_changed();
@@ -304,12 +308,16 @@ impl App {
             | Event::Remeasured { .. }
             | Event::Paired { .. }
             | Event::LaddersMeasured { .. }
-            | Event::Sensed { .. }
             | Event::Applied { .. }
             | Event::Evaluated { .. }
             | Event::Tried { .. }
             | Event::RoundAccepted { .. }
             | Event::RolledBack { .. } => self.table_stale = true,
+            Event::Sensed { curves, .. } => {
+                self.table_stale = true;
+                curves.last().into_iter().for_each(|c| self.sensed(c));
+            }
+            Event::Repaired { step, .. } => self.repaired(step),
             // What its layers do is known for good.
             Event::Healed { .. } => (self.pulse, self.table_stale) = (None, true),
             Event::Proposed { decisions } => {
@@ -408,8 +416,7 @@ impl App {
             | Event::Rivalled { .. }
             | Event::Recalled { .. }
             | Event::Built { .. }
-            | Event::RunStarted { .. }
-            | Event::Repaired { .. } => {}
+            | Event::RunStarted { .. } => {}
         }
     }
 
@@ -452,10 +459,14 @@ impl App {
             }
             // A job goes through stages one after the other, each with a name of its own: a new one ends the last, whose
             // final figures may have been dropped on the way.
-            Feed::Progress(p) => (self.running, self.jobs) = (true, vec![p]),
+            Feed::Progress(p) => {
+                self.works_at(&p.label);
+                (self.running, self.jobs) = (true, vec![p]);
+            }
             Feed::JobEnd { .. } => {
                 self.question = None;
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
+                self.working = Working::default();
                 (self.decoding, self.level_asked, self.healing) = (false, None, None);
                 self.turns.iter_mut().for_each(Turn::end);
                 let beat = self.pulse.take().is_some();

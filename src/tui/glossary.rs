@@ -63,6 +63,7 @@ const WORDS: &[Word] = &[
     sign("◇", &["◇"], "in force and vetoed: the next run goes back to the original here."),
     sign("↺", &["↺"], "rolled back to the original."),
     sign("▌", &["▌"], "a row that is selected."),
+    sign("»", &["»"], "a row that the running job works on; the status line says at what, and what was last measured."),
     // Weights.
     word("rms", "root mean square: the root of the mean of squared weights."),
     word(

@@ -6,6 +6,7 @@
 
 mod app;
 mod banner;
+mod clipboard;
 mod command_line;
 mod complete;
 mod constrain;
@@ -45,6 +46,7 @@ mod term;
 mod update;
 mod vitals;
 mod weights;
+mod working;
 mod yank;
 
 pub use app::{App, Draft, Effect, Exit, Level, Pane, Sent, Shown, View};

@@ -1,6 +1,7 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
+use super::clipboard::{self, Way};
 use super::history::{self, History};
 use super::pictures::Means;
 use super::update::UserInput;
@@ -204,16 +205,18 @@ impl Loop {
                 }
             },
             Effect::Yank(text) => {
-                let out = screen.backend_mut();
-                out.write_all(term::osc52(&text).as_bytes())?;
-                Write::flush(out)?;
+                let way = Way::of(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
+                let sent = clipboard::copy(way, &text, screen.backend_mut())?;
                 let file = std::env::temp_dir().join(format!("paring-copy-{}.txt", std::process::id()));
-                match write_private(&file, &text) {
-                    Ok(()) => {
-                        self.app.say(Level::Good, format!("sent to the clipboard, and written to {}", file.display()))
+                let (level, text) = match (sent, write_private(&file, &text)) {
+                    (Some(sent), Ok(())) => (Level::Good, format!("{sent}, and written to {}", file.display())),
+                    (None, Ok(())) => {
+                        (Level::Good, format!("written to {} alone: screen passes no text on", file.display()))
                     }
-                    Err(e) => self.app.say(Level::Warn, format!("sent to the clipboard; no file: {e}")),
-                }
+                    (Some(sent), Err(e)) => (Level::Warn, format!("{sent}; no file: {e}")),
+                    (None, Err(e)) => (Level::Bad, format!("not copied: {e}")),
+                };
+                self.app.say(level, text);
             }
             Effect::Write(files) => {
                 let mut written = Vec::new();

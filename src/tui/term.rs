@@ -82,12 +82,6 @@ pub fn suspend(out: &mut impl Write, mouse: bool) -> io::Result<()> {
     enter(out, mouse)
 }
 
-/// The OSC 52 sequence that asks the terminal to put `text` on the clipboard.
-pub fn osc52(text: &str) -> String {
-    use base64::Engine;
-    format!("\x1b]52;c;{}\x07", base64::engine::general_purpose::STANDARD.encode(text))
-}
-
 /// Tells once the terminal of standard output has gone away. A signal says so only to some processes (not under `nohup`),
 /// and reading says it to nobody: crossterm takes the end of its input for no input yet and reads again, for ever. It may
 /// do so on the thread that would hear of this, so the process ends by itself when nobody acts on it in time.

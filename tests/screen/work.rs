@@ -54,6 +54,62 @@ fn a_stage_ends_where_the_next_begins() {
     assert!(line.contains("evaluate") && line.contains("12/40") && !line.contains("compress"), "{line}");
 }
 
+/// Names of the rows that are marked as worked on.
+fn marked(app: &mut App) -> Vec<String> {
+    let screen = text(&drawn(app));
+    let rows = screen.lines().filter_map(|l| l.split_once('»')).map(|(_, r)| r.trim_start().to_owned());
+    rows.filter_map(|r| r.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn rows_that_a_job_works_on_are_marked_and_what_was_last_lost_is_told() {
+    use paring::profile::{SensCurve, SensPoint, SensTarget};
+    use paring::quant::Precision;
+    use paring::recover::RepairStep;
+    let mut a = app(fixture::review().state, (200, 60));
+    assert!(marked(&mut a).is_empty());
+    let at = |a: &mut App, label: &str| {
+        let p = Progress { job: "sensitivity".into(), label: label.into(), done: 3, total: 9, ..Progress::default() };
+        feed(a, Feed::Progress(p));
+        marked(a)
+    };
+    // A layer at a precision; a group, all of whose members go together; words before a name; what is no row.
+    assert_eq!(at(&mut a, "blocks.11.mlp.fc2 int8"), ["mlp.fc2"]);
+    let group = at(&mut a, "blocks.11.mlp.fc1");
+    assert!(group.contains(&"mlp.fc1".to_owned()), "{group:?}");
+    assert_eq!(at(&mut a, "refit blocks.11.mlp.fc2"), ["mlp.fc2"]);
+    assert!(at(&mut a, "layers").is_empty());
+    let curve = SensCurve {
+        target: SensTarget::Layer("blocks.11.mlp.fc2".into(), Precision::Int8),
+        points: vec![SensPoint { ratio: 0.0, d_loss: 0.01, kl: 0.0123, d_quality: -0.001 }],
+        images: 64,
+    };
+    event(&mut a, Event::Sensed { base_loss: 0.5, base_score: 0.9, curves: vec![curve] });
+    at(&mut a, "blocks.11.mlp.fc2 int8");
+    let line = status(&mut a);
+    assert!(line.contains("blocks.11.mlp.fc2 int8: KL .0123") || line.contains("fc2 int8: KL 0.0123"), "{line}");
+    insta::assert_snapshot!("at_work_200x60", text(&drawn(&mut a)));
+    let step = RepairStep {
+        name: "refit blocks.11.mlp.fc2".into(),
+        loss_before: 0.4821,
+        loss_after: 0.4503,
+        samples: 100,
+        kept: true,
+        seconds: 1.0,
+    };
+    event(&mut a, Event::Repaired { round: 1, step });
+    let line = status(&mut a);
+    assert!(line.contains("loss 0.4821 → 0.4503, kept"), "{line}");
+    feed(&mut a, Feed::JobEnd { job: "sensitivity".into() });
+    assert!(marked(&mut a).is_empty() && !status(&mut a).contains("0.4503"));
+    for (size, ascii) in [((80, 24), true), ((120, 40), false)] {
+        let settings = Settings { ascii, ..Settings::default() };
+        let mut a = fixture::app(fixture::review().state, settings, size);
+        at(&mut a, "blocks.11.mlp.fc2 int8");
+        insta::assert_snapshot!(format!("at_work_{}x{}", size.0, size.1), text(&drawn(&mut a)));
+    }
+}
+
 #[test]
 fn who_attaches_during_a_run_sees_that_it_runs() {
     for size in [(80, 24), (120, 40)] {

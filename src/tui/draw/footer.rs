@@ -35,9 +35,9 @@ pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
     c.line(area, 0, &Line::from(spans));
 }
 
-const WORK_DETAILS: usize = 4;
+const WORK_DETAILS: usize = 5;
 
-/// What is under way: with everything (4), without what it is at (3), without the rate (2), without the bar (1), and as its
+/// What is under way: with everything (5), without what was last measured (4), without what it is at (3), without the rate (2), without the bar (1), and as its
 /// name alone (0).
 fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
@@ -64,6 +64,9 @@ fn work(c: &Canvas<'_>, detail: usize) -> Vec<Span<'static>> {
         }
         if let Some(eta) = j.eta_s.filter(|_| detail >= 1) {
             spans.push(span(format!("~{} left ", duration(eta)), pal.fg(Role::Forecast)));
+        }
+        if let Some(last) = app.working.last.as_ref().filter(|_| detail >= 5) {
+            spans.push(span(format!("· {} ", fit(last, 60)), pal.fg(Role::Dim)));
         }
         spans.push(Span::raw(" "));
     }

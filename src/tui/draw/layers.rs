@@ -362,6 +362,10 @@ fn name(c: &mut Canvas<'_>, body: Rect, row: u16, r: RowRef, cursor: bool, name_
     let mark = if cursor { pal.glyph("❯", ">") } else { " " };
     let marked = if app.pane == Pane::Layers { Role::Focus } else { Role::Dim };
     c.put(body, row, 0, mark, pal.bold(marked).patch(ground));
+    // A row that a job works on; where it is selected as well, its selection is marked instead.
+    if app.works_on(r) {
+        c.put(body, row, 2, pal.glyph("»", "*"), pal.bold(Role::Accent).patch(ground));
+    }
     let room = name_w.saturating_sub(1) as usize;
     match r {
         RowRef::Block(i) => {
