@@ -9,7 +9,7 @@ use crate::headless::{Exit, print_json, runtime};
 use crate::host::client::{Client, Messages};
 use crate::host::{Exported, OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
-use crate::session::{Changed, Command, Event, Feed, HostMsg, Journal, Place, State, describe};
+use crate::session::{Activations, Changed, Command, Event, Feed, HostMsg, Journal, Place, State, describe};
 use crate::tui::moment;
 use crate::tui::report::{Form, of_state};
 use anyhow::{Context, bail};
@@ -266,7 +266,7 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let card = state.card.clone();
     let mut engine = None;
     let mut told = |state: &State, command: &Command| {
-        if !matches!(command, Command::Changed { .. } | Command::Rounding { .. }) {
+        if !matches!(command, Command::Changed { .. } | Command::Rounding { .. } | Command::Activations { .. }) {
             return None;
         }
         let engine = engine.get_or_insert_with(|| crate::host::compute::open(&place, None, card.as_ref()));
@@ -279,6 +279,10 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
             Command::Rounding { layer } => {
                 let errors = work.ok()?.rounding(layer).ok()?;
                 Some(Feed::Rounding { layer: layer.clone(), errors })
+            }
+            Command::Activations { layer } => {
+                let found = work.and_then(|work| work.activations(layer).map_err(|e| e.to_string()));
+                Some(Feed::Activations { layer: layer.clone(), found: Box::new(Activations::of(found)) })
             }
             _ => None,
         }

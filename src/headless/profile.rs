@@ -47,6 +47,12 @@ pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit
         device: device.device.clone(),
         device_words: device.words.clone(),
         time_limit: ProfileOptions::default().time_limit.mul_f64(patience),
+        // Who asks for few runs wants it to be over soon.
+        tail: if args.runs < ProfileOptions::default().runs {
+            Duration::ZERO
+        } else {
+            ProfileOptions::TAIL.mul_f64(patience)
+        },
         workload,
         // As `eval`, `generate` and `serve` run it.
         as_stored: takes_text(&model),

@@ -25,6 +25,7 @@ pub enum Aside {
     Changed(WhatChanged),
     /// What each precision does to a layer's weights.
     Rounding(String),
+    Activations(String),
 }
 
 /// What happens once the events are durable.
@@ -87,6 +88,8 @@ pub fn judge(
         Command::Run | Command::Rehearse | Command::Search | Command::Bisect | Command::Try { .. } => (true, true),
         Command::AskRole { .. } => (true, true),
         Command::Units { .. } | Command::Changed { .. } | Command::Rounding { .. } => (false, false),
+        // It would be in the way of what a job measures.
+        Command::Activations { .. } => (true, false),
         Command::Offer { .. } => (false, true),
         Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
@@ -197,6 +200,10 @@ pub fn judge(
         Command::Rounding { layer } => {
             known(state, &Target::Layer(layer.clone()))?;
             then(Vec::new(), Then::Aside(Aside::Rounding(layer)))
+        }
+        Command::Activations { layer } => {
+            known(state, &Target::Layer(layer.clone()))?;
+            then(Vec::new(), Then::Aside(Aside::Activations(layer)))
         }
         Command::Changed { what } => then(Vec::new(), Then::Aside(Aside::Changed(what))),
         Command::Undo if state.undo.is_empty() => {

@@ -15,7 +15,7 @@ use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
 use crate::session::{
-    Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State,
+    Activations, Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State,
 };
 use crate::words::counted;
 use std::collections::BTreeMap;
@@ -559,7 +559,7 @@ impl Core {
                 Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Units { .. } | Feed::Log { .. },
                 _,
             )
-            | (Feed::Changed(_) | Feed::Rounding { .. }, _) => {}
+            | (Feed::Changed(_) | Feed::Rounding { .. } | Feed::Activations { .. }, _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }
@@ -581,6 +581,10 @@ impl Core {
                 Aside::Rounding(layer) => match engine.work().and_then(|work| work.rounding(&layer)) {
                     Ok(errors) => Feed::Rounding { layer, errors },
                     Err(e) => Feed::warn(e.to_string()),
+                },
+                Aside::Activations(layer) => Feed::Activations {
+                    found: Box::new(Activations::of(engine.work().and_then(|work| work.activations(&layer)))),
+                    layer,
                 },
             };
             drop(done);

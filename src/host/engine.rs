@@ -13,8 +13,8 @@ use crate::plan::{Action, Target, Verdict};
 use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::quant::Precision;
 use crate::session::{
-    Answers, Built, Changed, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role, SessionCard,
-    State, Utterance, WhatChanged,
+    Activations, Answers, Built, Changed, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role,
+    SessionCard, State, Utterance, WhatChanged,
 };
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
@@ -171,6 +171,15 @@ pub trait Work: Engine {
     /// No such layer, a file that is gone.
     fn rounding(&self, _layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {
         Ok(Vec::new())
+    }
+
+    /// What flows into the original's `layer`, and how far its output is off in each precision that it can have: see [`Activations`]. Takes some
+    /// seconds of all processors.
+    ///
+    /// # Errors
+    /// No such layer, none that takes a precision, data or a file that is gone.
+    fn activations(&self, _layer: &str) -> Result<Activations, JobError> {
+        Err(JobError::Failed("nothing here runs layers".to_owned()))
     }
 
     /// Evaluates a compressed model against the baseline in `state`; `until_clear`: where the task allows it no longer than until it is clear

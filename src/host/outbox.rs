@@ -163,6 +163,7 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         | Feed::Agents { .. }
         | Feed::Units { .. }
         | Feed::Rounding { .. }
+        | Feed::Activations { .. }
         | Feed::Log { .. } => {}
     }
     q.messages.push_back(HostMsg::Feed { feed });

@@ -119,6 +119,10 @@ pub enum Command {
     Rounding {
         layer: String,
     },
+    /// What flows into a layer, and what each precision makes of its output, as an `Activations` on the feed. Runs the model: not beside a job.
+    Activations {
+        layer: String,
+    },
     /// Makes what agents read in a note the engineer's own constraints, or lets it go.
     Confirm {
         take: bool,
@@ -231,6 +235,7 @@ impl Command {
                 | Command::Units { .. }
                 | Command::Changed { .. }
                 | Command::Rounding { .. }
+                | Command::Activations { .. }
                 | Command::Offer { .. }
                 | Command::Try { .. }
                 | Command::Ask { .. }

@@ -106,6 +106,11 @@ pub enum Feed {
         layer: String,
         errors: Vec<(Precision, f32)>,
     },
+    /// What flows into a layer, as it was asked.
+    Activations {
+        layer: String,
+        found: Box<Activations>,
+    },
     /// A line for the log pane.
     Log {
         level: String,
@@ -116,5 +121,29 @@ pub enum Feed {
 impl Feed {
     pub fn warn(text: impl Into<String>) -> Feed {
         Feed::Log { level: "warn".to_owned(), text: text.into() }
+    }
+}
+
+/// What flows into a layer of the original on calibration items, and how far its output is off where it alone is in a precision.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Activations {
+    /// Items that were run, and values that they gave the layer.
+    pub items: u64,
+    pub values: u64,
+    pub lo: f32,
+    pub hi: f32,
+    /// Part of the values that are exactly zero.
+    pub zeros: f32,
+    /// Counts between `lo` and `hi`, all equally wide.
+    pub bars: Vec<u64>,
+    /// √(Σ(y − ŷ)² / Σy²) over the layer's outputs, its weights rounded to nearest and its inputs as the kernel rounds them.
+    pub off: Vec<(Precision, f32)>,
+    /// Why nothing is known.
+    pub why: Option<String>,
+}
+
+impl Activations {
+    pub fn of(found: Result<Activations, impl std::fmt::Display>) -> Activations {
+        found.unwrap_or_else(|e| Activations { why: Some(e.to_string()), ..Activations::default() })
     }
 }

@@ -170,6 +170,8 @@ pub struct App {
     /// How far weights are off in each precision, by layer, as view 8 asked; and the layer that it asked for last.
     pub rounding: BTreeMap<String, Vec<(Precision, f32)>>,
     pub asked_rounding: Option<String>,
+    /// What flows into layers, as view 8 asked, and the layer that it asked for last.
+    pub flows: super::inspect::Flows,
     /// What a proposal of theirs may take, in words.
     pub asked_limits: String,
     pub modal: Option<Modal>,
@@ -466,7 +468,7 @@ impl App {
             Feed::JobEnd { .. } => {
                 self.question = None;
                 (self.running, self.jobs, self.machine) = (false, Vec::new(), None);
-                self.working = Working::default();
+                (self.working, self.outlook_stale) = (Working::default(), true);
                 (self.decoding, self.level_asked, self.healing) = (false, None, None);
                 self.turns.iter_mut().for_each(Turn::end);
                 let beat = self.pulse.take().is_some();
@@ -504,6 +506,10 @@ impl App {
             }
             Feed::Rounding { layer, errors } => {
                 self.rounding.insert(layer, errors);
+                self.outlook_stale = true;
+            }
+            Feed::Activations { layer, found } => {
+                self.flows.known.insert(layer, *found);
                 self.outlook_stale = true;
             }
             Feed::Changed(changed) => self.heard_changed(*changed),

@@ -74,6 +74,14 @@ const WORDS: &[Word] = &[
         "weights off",
         "how far a layer's weights are off in a precision, rounded to nearest: the root of the squared error over the root of the weights' squares. Repairs may find better codes.",
     ),
+    word(
+        "output off",
+        "how far a layer's outputs are off where it alone is in a precision: the root of the squared error over the root of the outputs' squares, run on calibration items by the kernels of this device; weights rounded to nearest.",
+    ),
+    word(
+        "inputs",
+        "what flows into a layer of the original on calibration items: from the least to the largest value, the part of exact zeros, and their histogram in bars of equal width.",
+    ),
     // What a round changed.
     word(
         "lost",

@@ -11,7 +11,8 @@ use crate::plan::{Action, Decision, Forecast, Target};
 use crate::profile::{Ladder, SensTarget};
 use crate::prune::{Group, MemberRole};
 use crate::quant::{Precision, Runs};
-use crate::session::Command;
+use crate::session::{Activations, Command};
+use std::collections::BTreeMap;
 
 /// Widths that are told, the whole one included.
 const MOST_WIDTHS: usize = 9;
@@ -85,9 +86,19 @@ pub struct Format {
     pub kernel: Option<bool>,
     /// How far one layer's weights are off, rounded to nearest: a part of their norm.
     pub error: Option<f32>,
+    /// How far its outputs are off on calibration items where it alone is in this precision: a part of their norm.
+    pub output: Option<f32>,
     /// How many of the layers take it, and why the first of the others does not.
     pub takes: usize,
     pub why: Option<String>,
+}
+
+/// What was asked of layers' activations.
+#[derive(Debug, Clone, Default)]
+pub struct Flows {
+    pub known: BTreeMap<String, Activations>,
+    /// The layer that was asked for last.
+    pub asked: Option<String>,
 }
 
 impl App {
@@ -102,6 +113,16 @@ impl App {
         {
             self.asked_rounding = Some(name.clone());
             self.effects.push(Effect::Send(Command::Rounding { layer: name }));
+        }
+        // It runs the model: not while a job measures.
+        if let Some(name) = self.inspected.as_ref().filter(|i| !i.precisions.is_empty()).map(|i| i.name.clone())
+            && self.connected
+            && !self.busy()
+            && self.flows.asked.as_ref() != Some(&name)
+            && !self.flows.known.contains_key(&name)
+        {
+            self.flows.asked = Some(name.clone());
+            self.effects.push(Effect::Send(Command::Activations { layer: name }));
         }
         // Asked for once, and again when it was not known yet.
         if let Some(id) = group.map(|g| g.id.clone())
@@ -250,6 +271,13 @@ impl App {
             error: match fit.as_slice() {
                 [one] => {
                     self.rounding.get(*one).and_then(|all| all.iter().find(|(p, _)| *p == precision)).map(|(_, e)| *e)
+                }
+                _ => None,
+            },
+            output: match fit.as_slice() {
+                [one] => {
+                    let found = self.flows.known.get(*one).map_or(&[][..], |f| &f.off);
+                    found.iter().find(|(p, _)| *p == precision).map(|(_, off)| *off)
                 }
                 _ => None,
             },

@@ -46,9 +46,13 @@ impl App {
         self.working.last = Some(text);
     }
 
-    /// Whether a job works on a row, or on one that it stands for.
+    /// Whether a job works on a row, or on one that is folded into it.
     pub fn works_on(&self, row: RowRef) -> bool {
-        !self.working.layers.is_empty() && self.layers_of(row).iter().any(|i| self.working.layers.contains(i))
+        let stands = match row {
+            RowRef::Layer(_) => true,
+            RowRef::Block(b) => self.table.blocks.get(b).is_some_and(|b| self.list.folded.contains(&b.name)),
+        };
+        stands && self.layers_of(row).iter().any(|i| self.working.layers.contains(i))
     }
 
     fn rows_named(&self, name: &str) -> BTreeSet<usize> {

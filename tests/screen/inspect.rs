@@ -3,7 +3,8 @@
 use crate::keys::go;
 use crate::{drawn, fixture, press, text};
 use paring::config::{ColorLevel, Settings};
-use paring::session::{Command, Feed, HostMsg};
+use paring::quant::Precision;
+use paring::session::{Activations, Command, Feed, HostMsg, Progress};
 use paring::tui::{App, Effect};
 
 fn inspecting(size: (u16, u16), settings: Settings, layer: &str) -> App {
@@ -49,6 +50,49 @@ fn units_are_asked_for_and_drawn_by_importance() {
     let seen = text(&drawn(&mut app));
     assert!(seen.contains("importance") && seen.contains("the most important first"), "{seen}");
     assert!(app.wanted().is_empty(), "once is enough");
+}
+
+/// What runs the model is asked for only where no job measures, once; what cannot be told says why.
+#[test]
+fn activations_are_asked_for_between_jobs_and_told_beside_every_precision() {
+    let layer = "blocks.8.mlp.fc1";
+    let asks = |app: &mut App| app.wanted().iter().any(|e| matches!(e, Effect::Send(Command::Activations { .. })));
+    let mut app = fixture::app(fixture::review().state, Settings::default(), (120, 40));
+    let work = Progress { job: "ladders".into(), label: layer.into(), ..Progress::default() };
+    app.host(HostMsg::Feed { feed: Feed::Progress(work) });
+    go(&mut app, layer);
+    press(&mut app, "8");
+    assert!(text(&drawn(&mut app)).contains("looked at when the job has ended") && !asks(&mut app));
+    app.host(HostMsg::Feed { feed: Feed::JobEnd { job: "ladders".into() } });
+    assert!(text(&drawn(&mut app)).contains("being looked at") && asks(&mut app) && !asks(&mut app));
+    let found = Activations {
+        items: 64,
+        values: 64 * 197 * 768,
+        lo: -3.25,
+        hi: 4.5,
+        zeros: 0.0,
+        bars: vec![1, 2, 9, 30, 64, 40, 8, 1],
+        off: vec![(Precision::F32, 0.0), (Precision::Int8, 0.0123), (Precision::W4, f32::INFINITY)],
+        why: None,
+    };
+    let told = |app: &mut App, found: Activations| {
+        app.host(HostMsg::Feed { feed: Feed::Activations { layer: layer.into(), found: Box::new(found) } });
+        text(&drawn(app))
+    };
+    let seen = told(&mut app, found.clone());
+    assert!(seen.contains("−3.25 to +4.50, 0.0 % zeros") && seen.contains("of 64 items of calibration"), "{seen}");
+    assert!(seen.contains("output off") && seen.contains("1.2 %") && seen.contains("broken"), "{seen}");
+    insta::assert_snapshot!("inputs_120x40", seen);
+    for (size, settings) in [
+        ((80, 24), Settings { ascii: true, ..Settings::default() }),
+        ((200, 60), Settings { colors: ColorLevel::Ansi16, ..Settings::default() }),
+    ] {
+        let mut app = inspecting(size, settings, layer);
+        insta::assert_snapshot!(format!("inputs_{}x{}", size.0, size.1), told(&mut app, found.clone()));
+    }
+    let why = Some("the data is gone".to_owned());
+    let seen = told(&mut app, Activations { why, ..Activations::default() });
+    assert!(seen.contains("the data is gone"), "{seen}");
 }
 
 #[test]

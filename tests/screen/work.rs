@@ -1,5 +1,6 @@
 //! What the screen says of work under way, of notes and of what has just happened: true now, and only as long.
 
+use crate::keys::go;
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
 use paring::plan::DecisionId;
@@ -67,6 +68,7 @@ fn rows_that_a_job_works_on_are_marked_and_what_was_last_lost_is_told() {
     use paring::quant::Precision;
     use paring::recover::RepairStep;
     let mut a = app(fixture::review().state, (200, 60));
+    go(&mut a, "blocks.11.mlp.fc2");
     assert!(marked(&mut a).is_empty());
     let at = |a: &mut App, label: &str| {
         let p = Progress { job: "sensitivity".into(), label: label.into(), done: 3, total: 9, ..Progress::default() };
@@ -105,6 +107,7 @@ fn rows_that_a_job_works_on_are_marked_and_what_was_last_lost_is_told() {
     for (size, ascii) in [((80, 24), true), ((120, 40), false)] {
         let settings = Settings { ascii, ..Settings::default() };
         let mut a = fixture::app(fixture::review().state, settings, size);
+        go(&mut a, "blocks.11.mlp.fc2");
         at(&mut a, "blocks.11.mlp.fc2 int8");
         insta::assert_snapshot!(format!("at_work_{}x{}", size.0, size.1), text(&drawn(&mut a)));
     }

@@ -36,6 +36,9 @@ pub struct ProfileOptions {
     /// The device in words, for the record.
     pub device_words: String,
     pub time_limit: Duration,
+    /// How long the whole model may go on being run, without observers, so that there are enough runs for a 99th percentile; they are not begun
+    /// where they would take longer.
+    pub tail: Duration,
     /// Known ceilings, or `None` to measure them first.
     pub ceilings: Option<Ceilings>,
     pub watch: Watch,
@@ -43,6 +46,11 @@ pub struct ProfileOptions {
     /// Passes too multiply weights as they are stored, as tokens always do. Where forecasts rest on them ladders are of such kernels too
     /// (`LadderOptions::stored`).
     pub as_stored: bool,
+}
+
+impl ProfileOptions {
+    /// What `tail` is where a 99th percentile is wanted.
+    pub const TAIL: Duration = Duration::from_secs(8);
 }
 
 impl Default for ProfileOptions {
@@ -54,6 +62,7 @@ impl Default for ProfileOptions {
             device: Device::Cpu,
             device_words: crate::exec::device::cpu_words(),
             time_limit: Duration::from_secs(12),
+            tail: Duration::ZERO,
             ceilings: None,
             watch: Watch::System,
             workload: Workload::Pass,
@@ -173,7 +182,9 @@ fn measure(
         Ok(())
     })?;
     let load = Load { gpu_others: Gauges::others_on(&options.device, watch, began), ..counted.load };
-    let whole = LatencyStats { replayed: launch.is_replayed(), ..LatencyStats::of(&pick(&whole_ms, &counted.rounds)) };
+    let mut taken = pick(&whole_ms, &counted.rounds);
+    taken.extend(tail(runs, &turns, options.tail, &taken, update)?);
+    let whole = LatencyStats { replayed: launch.is_replayed(), ..LatencyStats::of(&taken) };
     let doubt = whole.doubt(&load);
     let whole = whole.at_least(REPEAT_WHOLE, REPEAT_MS);
     for samples in &mut seen.ms {
@@ -225,6 +236,30 @@ fn measure(
         notes,
         rows,
     })
+}
+
+/// What further runs of the whole model take, milliseconds each: as many as a 99th percentile needs beyond those that were `taken`, where they end
+/// within `limit`; none where they would not.
+fn tail(
+    runs: &mut dyn Runs,
+    turns: &Turns<'_>,
+    limit: Duration,
+    taken: &[f64],
+    update: &mut dyn FnMut(ProfileUpdate),
+) -> Result<Vec<f64>> {
+    let wanted = LatencyStats::TAIL.saturating_sub(taken.len());
+    let one = LatencyStats::of(taken).mean / 1e3;
+    if wanted == 0 || one * wanted as f64 > limit.as_secs_f64() {
+        return Ok(Vec::new());
+    }
+    let mut all = Vec::new();
+    let turns = Turns { wanted, least: 0, time_limit: limit, ..*turns };
+    let counted = turns.take(|round| {
+        all.push(runs.timed()?);
+        update(ProfileUpdate::Progress { label: "whole runs", done: (round + 1).min(wanted), total: wanted });
+        Ok(())
+    })?;
+    Ok(pick(&all, &counted.rounds))
 }
 
 /// Runs on for as long as the board's counters need to tell anything, and fills in what they told.
@@ -511,6 +546,23 @@ mod tests {
         let (a, b) = (run(&model()), run(&quantized));
         assert!(b.rows.iter().any(|r| r.precision == Precision::Int8));
         assert!(b.weight_bytes < a.weight_bytes / 2);
+    }
+
+    #[test]
+    fn a_tail_is_known_where_there_is_time_for_it() {
+        let spec = CifarResnetSpec { blocks: 1, widths: [4, 8, 8], classes: 10, image: 16 };
+        let model = random(&FamilySpec::CifarResnet(spec), 1);
+        let of = |tail| {
+            let options = ProfileOptions { tail, ..options() };
+            profile(&model, &options, &Cancel::default(), &mut |_| {}).unwrap()
+        };
+        let p = of(Duration::from_secs(60));
+        assert_eq!((p.runs, p.whole.n), (6, LatencyStats::TAIL));
+        assert!(p.whole.p99().is_some_and(|p99| p99 >= p.whole.p95), "{:?}", p.whole);
+        // Rows have the samples that they had.
+        assert!(p.rows.iter().all(|r| r.latency.n <= 6));
+        let short = of(Duration::from_nanos(1));
+        assert_eq!((short.whole.n, short.whole.p99()), (6, None));
     }
 
     #[test]

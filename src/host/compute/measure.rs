@@ -81,6 +81,7 @@ impl Compute {
             device_words: self.device.words.clone(),
             ceilings: *lock(&self.ceilings),
             time_limit: self.patient(ProfileOptions::default().time_limit),
+            tail: self.patient(ProfileOptions::TAIL),
             as_stored: self.as_stored(),
             ..ProfileOptions::default()
         };

@@ -4,6 +4,7 @@
 //! work on it comes to nothing when its file changed under it;
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
+mod activations;
 mod answers;
 mod control;
 mod heal;
@@ -40,8 +41,8 @@ use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::quant::Precision;
 use crate::session::{
-    Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, WhatChanged,
-    private,
+    Activations, Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance,
+    WhatChanged, private,
 };
 use crate::train::{self, Heal};
 use shelf::Shelf;
@@ -360,6 +361,10 @@ impl Work for Compute {
 
     fn rounding(&self, layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {
         self.on_original(|| self.rounding_of(layer))
+    }
+
+    fn activations(&self, layer: &str) -> Result<Activations, JobError> {
+        self.on_original(|| self.activations_of(layer))
     }
 
     fn baseline(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {

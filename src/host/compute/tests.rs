@@ -281,3 +281,28 @@ fn what_a_round_answers_otherwise_is_told_item_by_item() {
     let other = ask(&r, lost.asked).expect_err("of another model").to_string();
     assert!(other.contains("round 1") && other.contains("of another model"), "{other}");
 }
+
+#[test]
+fn what_flows_into_a_layer_and_what_precisions_make_of_its_output_is_run() {
+    let rig = Rig::new(false);
+    let found = rig.work().activations("layer1.0.conv1").expect("a convolution");
+    // What flows in came out of a ReLU.
+    assert!(found.items > 0 && found.items <= 16, "{found:?}");
+    assert_eq!(found.values, found.items * 8 * 32 * 32);
+    assert!(found.lo == 0.0 && found.hi > 0.0 && found.zeros > 0.05 && found.zeros < 0.95, "{found:?}");
+    assert_eq!(found.bars.iter().sum::<u64>(), found.values);
+    let off = |p: Precision| found.off.iter().find(|(q, _)| *q == p).map(|(_, off)| *off).expect("fits");
+    assert_eq!(off(Precision::F32), 0.0);
+    assert!(off(Precision::F16) > 0.0 && off(Precision::F16) < off(Precision::Int8));
+    assert!(off(Precision::Int8) < 0.05 && off(Precision::Int8) < off(Precision::W4), "{found:?}");
+    // Rounded inputs add to what rounded weights do; by root of squares they are about as large.
+    assert!(off(Precision::W8) < off(Precision::Int8), "{found:?}");
+    assert!(off(Precision::Int8Static) >= off(Precision::W8), "{found:?}");
+    // The image itself flows into the first layer.
+    let first = rig.work().activations("conv1").expect("the first convolution");
+    assert_eq!(first.values, first.items * 3 * 32 * 32);
+    let e = rig.work().activations("bn1").unwrap_err().to_string();
+    assert!(e.contains("takes no precision"), "{e}");
+    let e = rig.work().activations("nothing").unwrap_err().to_string();
+    assert!(e.contains("`nothing` is no layer"), "{e}");
+}

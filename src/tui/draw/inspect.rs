@@ -6,7 +6,7 @@ use super::{Canvas, span};
 use crate::config::Role;
 use crate::config::text::{clean, fit, left, right, wrap};
 use crate::plan::{Action, Forecast};
-use crate::session::action_text;
+use crate::session::{Activations, action_text};
 use crate::task::Metric;
 use crate::tui::app::App;
 use crate::tui::inspect::{Format, Inspected, OfGroup, Width};
@@ -106,13 +106,37 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
             say(app, "weights", &text, Role::Dim, width, out);
         }
     }
+    if let Some(found) = app.flows.known.get(&i.name) {
+        flow(app, found, width, out);
+    } else if !i.precisions.is_empty() {
+        let why = if app.busy() { "looked at when the job has ended" } else { "being looked at" };
+        say(app, "inputs", why, Role::Dim, width, out);
+    }
     let whole = [super::whole::latency(app), super::whole::memory(app)];
     for (label, text) in ["whole model", ""].into_iter().zip(whole.into_iter().flatten()) {
         say(app, label, &text, Role::Dim, width, out);
     }
 }
 
-/// What goes together, and what every width would do.
+/// The distribution of what flows in.
+fn flow(app: &App, a: &Activations, width: usize, out: &mut Vec<Line<'static>>) {
+    if let Some(why) = &a.why {
+        return say(app, "inputs", &clean(why), Role::Warn, width, out);
+    }
+    let most = a.bars.iter().copied().max().unwrap_or(0).max(1);
+    let bars: String = a.bars.iter().map(|n| app.palette.spark(*n as f64 / most as f64)).collect();
+    let what = if app.state.card.as_ref().is_some_and(|c| c.graph.is_language_model()) { "window" } else { "item" };
+    let text = format!(
+        "{} to {}, {} zeros; {} values of {} of calibration {bars}",
+        num::signed(a.lo.into(), 2),
+        num::signed(a.hi.into(), 2),
+        num::percent(a.zeros.into()),
+        num::count(a.values),
+        counted(a.items as usize, what),
+    );
+    say(app, "inputs", &text, Role::Dim, width, out);
+}
+
 /// Bars of units, the most important first: those that stay by the plan that is shown, then those that go.
 fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let (n, pal) = (g.scores.len(), &app.palette);
@@ -136,6 +160,7 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
     say(app, "", &text, Role::Dim, width, out);
 }
 
+/// What goes together, and what every width would do.
 fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
     let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };
@@ -204,13 +229,14 @@ impl Formats {
     pub fn within(app: &App, room: usize) -> Formats {
         let scan = format!("{} scan", fit(&app.state.metric().name, 7));
         let titles = [
-            ("this row ms", 13),
-            ("KL alone", 10),
+            ("this row ms", 12),
+            ("KL alone", 9),
             (&*scan, 13),
-            ("whole ms", 10),
-            ("kB", 10),
-            ("kernel", 9),
-            ("weights off", 13),
+            ("whole ms", 9),
+            ("output off", 11),
+            ("kB", 9),
+            ("kernel", 8),
+            ("weights off", 12),
         ];
         let mut left = room.saturating_sub(FORMAT);
         let fits = |(_, w): &(&str, usize)| {
@@ -236,9 +262,10 @@ impl Formats {
             (p.kl.map_or(none.to_owned(), num::fine), Role::Fg),
             (quality(p.quality, &metric, none), Role::Forecast),
             (f(&|f| format!("~{}", signed(f.d_latency_ms.value, 2))), Role::Forecast),
+            (p.output.map_or(none.to_owned(), off), Role::Fg),
             (f(&|f| format!("~{}", signed(f.d_bytes as f64 / 1e3, 0))), Role::Forecast),
             (kernel(p.kernel, none), Role::Dim),
-            (p.error.map_or(none.to_owned(), |e| num::percent(e.into())), Role::Fg),
+            (p.error.map_or(none.to_owned(), off), Role::Fg),
         ];
         let mark = if p.shown { pal.glyph("◂", "<") } else { "" };
         let name = left(&format!("{}{mark}", p.precision.label()), FORMAT);
@@ -248,6 +275,11 @@ impl Formats {
         }
         spans
     }
+}
+
+/// A part of a norm; what is no number is not shown as one.
+fn off(part: f32) -> String {
+    if part.is_finite() { num::percent(part.into()) } else { "broken".to_owned() }
 }
 
 fn kernel(own: Option<bool>, none: &str) -> String {
