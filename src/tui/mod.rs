@@ -23,6 +23,7 @@ mod inspect;
 mod layout;
 mod list;
 mod many;
+mod markdown;
 mod modal;
 mod mouse;
 mod num;
