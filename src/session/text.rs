@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, QUESTION, State};
-use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
+use crate::plan::{Action, Author, DecisionId, Limit, Status, plan_key};
 use crate::profile::{Profile, Workload};
 use crate::task::Estimate;
 use crate::words::{self, counted};
@@ -86,6 +86,14 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::PlanKept { plan } => {
             format!("kept the plan as {}: {}", plan.name, counted(plan.actions.len(), "decision"))
+        }
+        Event::Restored { to, decisions, dropped } => {
+            let approved = decisions.iter().filter(|d| d.status == Status::Approved).count();
+            let waits = decisions.len() - approved;
+            format!(
+                "back to the decisions after event {to}: {approved} approved, {waits} open, {} taken away",
+                dropped.len()
+            )
         }
         Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {

@@ -6,6 +6,7 @@
 
 mod app;
 mod banner;
+mod blocks;
 mod command_line;
 mod complete;
 mod constrain;
@@ -43,6 +44,7 @@ mod standing;
 mod stream;
 mod table;
 mod term;
+mod timeline;
 mod update;
 mod vitals;
 mod weights;

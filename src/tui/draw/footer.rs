@@ -173,7 +173,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Agents, _) => {
             vec![Interrupt, Follow, NextName, NextMatch, Search, PageUp, PageDown, Note, Yank, View1, Command, Help]
         }
-        (View::Timeline, _) => vec![Undo, Redo, NextMatch, Search, PageUp, PageDown, Yank, View1, Command, Help],
+        (View::Timeline, _) => {
+            vec![Confirm, Undo, Redo, NextMatch, Search, PageUp, PageDown, Yank, View1, Command, Help]
+        }
         (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
@@ -237,6 +239,7 @@ fn short(app: &App, act: Act) -> &'static str {
     match (app.view, act) {
         (View::Profile, Act::NextPane) => "next page",
         (View::Profile, Act::Confirm) => "to the row",
+        (View::Timeline, Act::Confirm) => "restore",
         _ => act.spec().short,
     }
 }

@@ -112,8 +112,8 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
     }
 }
 
-/// What goes together, and what every width would do.
-/// Bars of units, the most important first: those that stay by the plan that is shown, then those that go.
+/// Bars of units, the most important first: those that stay by the plan that is shown, then those that go; below them where that cut is, and
+/// the knee.
 fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let (n, pal) = (g.scores.len(), &app.palette);
     let bars = n.min(width.saturating_sub(LABEL + 3)).min(BARS);
@@ -128,6 +128,27 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
         spans.push(span(pal.spark(f64::from(at(i))).to_string(), pal.fg(role)));
     }
     out.push(Line::from(spans));
+    let bar = |unit: usize| (unit.saturating_sub(1) * (bars - 1)).div_ceil((g.size.max(2) - 1).max(1)).min(bars - 1);
+    let cut = (g.kept < g.size).then(|| (0..bars).rev().find(|i| stays(*i)).unwrap_or(0));
+    let mut marks = vec![' '; bars];
+    if let Some(i) = cut {
+        marks[i] = if pal.ascii { '<' } else { '◂' };
+    }
+    if let Some(at) = g.knee.map(bar) {
+        // Where both are one bar the cut's mark stays.
+        marks[at] = if marks[at] == ' ' { 'k' } else { marks[at] };
+    }
+    let told = [
+        cut.map(|_| format!("{} cut at {}", pal.glyph("◂", "<"), g.kept)),
+        g.knee.map(|knee| format!("k knee at {knee}")),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    if !told.is_empty() {
+        let marks: String = marks.into_iter().collect();
+        let lead = span(format!(" {} ", left("", LABEL)), pal.fg(Role::Dim));
+        out.push(Line::from(vec![lead, span(marks.trim_end().to_owned(), pal.bold(Role::Accent))]));
+        say(app, "", &told.join(", "), Role::Fg, width, out);
+    }
     let last = (g.kept * n).div_ceil(g.size.max(1)).clamp(1, n) - 1;
     let text = format!(
         "of {} by what cuts rank them, the most important first; of the {} that stay the last has {:.2} of the first's",
@@ -136,6 +157,7 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
     say(app, "", &text, Role::Dim, width, out);
 }
 
+/// What goes together, and what every width would do.
 fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
     let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };

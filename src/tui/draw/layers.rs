@@ -8,6 +8,7 @@ use crate::plan::{Action, Target};
 use crate::profile::Workload;
 use crate::session::Standing;
 use crate::tui::app::{App, Pane, Shown};
+use crate::tui::blocks;
 use crate::tui::list::{Columns, RowRef, SortKey};
 use crate::tui::num;
 use crate::tui::table::{Figures, Table};
@@ -218,7 +219,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     match app.columns {
         Columns::Costs => {
             let layers: Vec<&Figures> = app.table.layers.iter().map(|l| &l.fig).collect();
-            legend(c, area, most(&layers, SortKey::P50, app.settings.mac_convention), &app.table)
+            let blocks: Vec<&Figures> = app.table.blocks.iter().map(|b| &b.fig).collect();
+            let of = |rows: &[&Figures]| most(rows, SortKey::P50, app.settings.mac_convention);
+            legend(c, area, [of(&blocks), of(&layers)], &app.table)
         }
         Columns::Parameters => {
             let spans = super::weights::legend(c);
@@ -505,10 +508,23 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     let settled = all.iter().filter(|s| rank(s) > 0).count();
     let worst = all.iter().min_by_key(|s| rank(s)).map_or(Standing::Free, |s| s.standing);
     let style = pal.fg(pal.standing_role(worst));
-    vec![span(format!("{} {settled}/{}", pal.standing_glyph(worst), all.len()), style)]
+    let sum = app.block_sums.get(b).copied().flatten().map(|part| blocks::words(part, pal.ascii));
+    let counted = format!("{} {settled}/{}", pal.standing_glyph(worst), all.len());
+    vec![span(counted, style), span(sum.map_or(String::new(), |sum| format!(" {sum}")), pal.fg(Role::Fg))]
 }
 
-fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
+/// The scale of each kind of row that is listed: of blocks, and of layers.
+fn scales(app: &App, p50: [f64; 2]) -> String {
+    let listed = |block: bool| app.list.shown.iter().any(|r| matches!(r, RowRef::Block(_)) == block);
+    match p50.map(num::ms) {
+        _ if p50[1] <= 0.0 => " not measured".to_owned(),
+        [blocks, _] if !listed(false) && listed(true) => format!(" {blocks} ms a block"),
+        [blocks, layers] if listed(true) => format!(" {layers} ms, blocks {blocks}"),
+        [_, layers] => format!(" {layers} ms"),
+    }
+}
+
+fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
     let (app, pal) = (c.app, c.pal);
     let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
     let mut spans = vec![span("p50 0 ", dim)];
@@ -517,8 +533,7 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
-    let most = if p50 > 0.0 { format!(" {} ms", num::ms(p50)) } else { " not measured".to_owned() };
-    spans.push(span(most, dim));
+    spans.push(span(scales(app, p50), dim));
     if t.live_runs > 0 {
         let text = format!("{dot}live {}", crate::words::counted(t.live_runs, "run"));
         spans.push(span(text, pal.fg(Role::Accent)));
