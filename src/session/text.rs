@@ -48,7 +48,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let ms = profile.rows.iter().find(|r| &r.name == layer).map_or(0.0, |r| profile.ms(r));
             let doubt = profile.rows.iter().find(|r| &r.name == layer).and_then(|r| r.doubt);
             let doubt = doubt.map_or_else(String::new, |d| format!(", in doubt: {d}"));
-            format!("round {round}: measured {layer} again: {ms:.3} ms{doubt}")
+            let whole = profile.whole.p50;
+            format!(
+                "round {round}: measured {layer} again: {ms:.3} ms of the {whole:.2} ms that the whole took then{doubt}"
+            )
         }
         Event::Paired { round, latency } => {
             let r = latency.ratio;
@@ -108,23 +111,24 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Vetoed { ids, reason } => format!("vetoed {}{}", names(before, ids), because(reason)),
         Event::Reopened { ids } => format!("reopened {}", names(before, ids)),
         Event::ConstraintSet { constraint } => {
-            let limit = match constraint.limit {
-                Limit::Freeze => "left alone".to_owned(),
-                Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
-                Limit::MinRatio { ratio } => format!("pruned by at least {:.0} %", ratio * 100.0),
-                Limit::KeepF32 => "kept in f32".to_owned(),
-                Limit::Together { ref set } => format!("decided alike with {set}"),
-                Limit::Prefer { wish } => wish.to_string(),
-            };
-            format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
+            format!("{} shall be {}{}", constraint.target, limit(&constraint.limit), because(&constraint.reason))
         }
         Event::ConstraintsSet { constraints, vetoed } => {
             let refused = match vetoed.len() {
                 0 => String::new(),
-                n => format!(", refused {} there", counted(n, "decision")),
+                n => format!(", {} there refused", counted(n, "decision")),
             };
-            format!("bound {}{refused}", counted(constraints.len(), "target"))
-                + &constraints.first().map_or(String::new(), |c| because(&c.reason))
+            let targets = counted(constraints.len(), "target");
+            let done = match constraints.first().map(|c| &c.limit) {
+                Some(Limit::Freeze) if constraints.iter().all(|c| c.limit == Limit::Freeze) => {
+                    format!("vetoed {targets}{refused}")
+                }
+                Some(first) if constraints.iter().all(|c| c.limit == *first) => {
+                    format!("{targets} shall be {}{refused}", limit(first))
+                }
+                _ => format!("bound {targets}{refused}"),
+            };
+            done + &constraints.first().map_or(String::new(), |c| because(&c.reason))
         }
         Event::ConstraintsLifted { targets } => {
             format!("lifted the constraints on {}", counted(targets.len(), "target"))
@@ -236,6 +240,18 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Failed { what, message } => format!("{what} failed: {message}"),
         Event::Cancelled { what } => format!("{what} cancelled"),
     })
+}
+
+/// What shall be, in a few words.
+fn limit(limit: &Limit) -> String {
+    match limit {
+        Limit::Freeze => "left alone".to_owned(),
+        Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
+        Limit::MinRatio { ratio } => format!("pruned by at least {:.0} %", ratio * 100.0),
+        Limit::KeepF32 => "kept in f32".to_owned(),
+        Limit::Together { set } => format!("decided alike with {set}"),
+        Limit::Prefer { wish } => wish.to_string(),
+    }
 }
 
 /// A proposal that gave way, in a sentence: `pruning/qwen3 proposed prune 25.0 % for group fc1, your edit stands`.

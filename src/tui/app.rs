@@ -176,6 +176,8 @@ pub struct App {
     pub message: Option<(Level, String)>,
     /// Edits in progress; all of them are kept or dropped together.
     pub drafts: Vec<Draft>,
+    /// The newest event when they were begun.
+    pub(super) drafted_at: u64,
     pub selection: Selection,
     /// Edits sent and not yet answered, so that the row does not flicker back.
     pub sent: Vec<Sent>,

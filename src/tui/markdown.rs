@@ -412,7 +412,8 @@ impl<'a> Writer<'a> {
             true => std::mem::take(&mut self.blank),
             false => blank_before(before),
         };
-        if blank && self.out.last().is_some_and(|l| !l.text.trim_end_matches(['┃', ' ']).is_empty()) {
+        // Lines of earlier parts may be elsewhere by now.
+        if blank && self.out.last().is_none_or(|l| !l.text.trim_end_matches(['┃', ' ']).is_empty()) {
             let quotes = self.inside.iter().take(DEEP).filter(|i| matches!(i, Inside::Quote)).count();
             self.out.push(Rendered::marked("┃ ".repeat(quotes).trim_end().to_owned()));
         }

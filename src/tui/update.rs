@@ -206,8 +206,7 @@ impl App {
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
             Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
-            Act::Undo if self.drop_drafts() => self.outlook_stale = true,
-            Act::Undo => self.command(Command::Undo),
+            Act::Undo => self.undo(),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
             Act::Measure => match self.pointed().map(|l| l.name.clone()) {

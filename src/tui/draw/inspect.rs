@@ -15,6 +15,7 @@ use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use std::collections::BTreeSet;
 
 /// A label's column, a width's, a precision's name.
 const LABEL: usize = 14;
@@ -159,9 +160,17 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
 
 /// What goes together, and what every width would do.
 fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
-    let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
+    // As on the decision card: what multiplies.
+    let at = app.groups().iter().position(|x| x.id == g.id);
+    let layers = at.and_then(|i| app.table.coupled.get(i)).copied().unwrap_or(0);
+    let all: BTreeSet<&String> = g.makes.iter().chain(&g.carries).chain(&g.reads).collect();
+    let others = match all.len().saturating_sub(layers) {
+        0 => String::new(),
+        n => format!(" and {n} that pass them on"),
+    };
     let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };
-    let text = format!("{} {} of {}{step}, {members} together", g.size, g.unit, clean(&g.id));
+    let text =
+        format!("{} {} of {}{step}, a group of {}{others}", g.size, g.unit, clean(&g.id), counted(layers, "layer"));
     say(app, "group", &text, Role::Fg, width, out);
     for (label, names) in [("  made by", &g.makes), ("  carried by", &g.carries), ("  read by", &g.reads)] {
         if !names.is_empty() {

@@ -513,14 +513,13 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     vec![span(counted, style), span(sum.map_or(String::new(), |sum| format!(" {sum}")), pal.fg(Role::Fg))]
 }
 
-/// The scale of each kind of row that is listed: of blocks, and of layers.
-fn scales(app: &App, p50: [f64; 2]) -> String {
+/// The scale of the rows that are listed, and where layers and blocks are that of the blocks.
+fn scales(app: &App, p50: [f64; 2]) -> (String, Option<String>) {
     let listed = |block: bool| app.list.shown.iter().any(|r| matches!(r, RowRef::Block(_)) == block);
     match p50.map(num::ms) {
-        _ if p50[1] <= 0.0 => " not measured".to_owned(),
-        [blocks, _] if !listed(false) && listed(true) => format!(" {blocks} ms a block"),
-        [blocks, layers] if listed(true) => format!(" {layers} ms, blocks {blocks}"),
-        [_, layers] => format!(" {layers} ms"),
+        _ if p50[1] <= 0.0 => (" not measured".to_owned(), None),
+        [blocks, _] if !listed(false) && listed(true) => (format!(" {blocks} ms a block"), None),
+        [blocks, layers] => (format!(" {layers} ms"), listed(true).then(|| format!("blocks {blocks}"))),
     }
 }
 
@@ -533,7 +532,9 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
         let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
-    spans.push(span(scales(app, p50), dim));
+    let (scale, blocks) = scales(app, p50);
+    let blocks = blocks.map(|blocks| format!("{dot}{blocks}"));
+    spans.push(span(scale, dim));
     if t.live_runs > 0 {
         let text = format!("{dot}live {}", crate::words::counted(t.live_runs, "run"));
         spans.push(span(text, pal.fg(Role::Accent)));
@@ -547,13 +548,25 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
         let mark = num::mark(doubtful);
         let how = if replayed { ", replayed" } else { "" };
         let text = match t.workload {
-            Workload::Pass => format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms)),
+            Workload::Pass => {
+                let (whole, batch) = (format!("{dot}whole {}{mark} ms", num::ms(ms)), format!(", batch {batch}{how}"));
+                // The scale of blocks is told rather than the batch, which the card has as well.
+                let told: usize =
+                    spans.iter().map(Span::width).chain([whole.as_str(), batch.as_str()].map(width)).sum();
+                let scale = blocks.as_deref().map_or(0, width);
+                let fits = |w: usize| w + 6 <= usize::from(area.width.saturating_sub(FOOT));
+                match fits(told + scale) || !fits(told - width(&batch) + scale) {
+                    true => format!("{whole}{batch}"),
+                    false => whole,
+                }
+            }
             Workload::Decode { .. } => {
                 format!("{dot}a token {}{mark} ms, {:.1}/s", num::ms(ms), 1e3 / ms.max(1e-9))
             }
         };
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
+    spans.extend(blocks.map(|blocks| span(blocks, dim)));
     if app.list.order_held {
         spans.push(span(format!("{dot}order held"), pal.fg(Role::Warn)));
     }
@@ -567,9 +580,12 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
     foot(c, area, spans);
 }
 
+/// Columns at the list's foot for where the cursor is.
+const FOOT: u16 = 9;
+
 /// The legend at the list's foot, and which row of how many the cursor is on.
 fn foot(c: &mut Canvas<'_>, area: Rect, spans: Vec<Span<'static>>) {
-    let at = Rect { width: area.width.saturating_sub(9), ..area };
+    let at = Rect { width: area.width.saturating_sub(FOOT), ..area };
     c.legend(at, spans);
     let n = c.app.list.shown.len();
     if n > 0 && area.width > 60 {

@@ -44,7 +44,7 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
         }
     }
     super::marks::sought(c, inner);
-    if let Some(e) = app.past_event() {
+    if let Some(e) = app.past_event().filter(|_| app.reviewable()) {
         let text = format!("{} goes back to what was decided after event {}", app.label(Act::Confirm), e.seq);
         c.legend(area, vec![span(text, pal.fg(Role::Dim))]);
     }

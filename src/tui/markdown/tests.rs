@@ -115,20 +115,24 @@ fn wrapped_words_keep_their_looks() {
     }
 }
 
+/// What is seen of `text` behind what was settled before, which is elsewhere.
+fn step_of(text: &str, live: bool, place: &mut Place, width: usize, kept: &mut Vec<String>) -> Vec<String> {
+    let (mut settled, mut last) = (Vec::new(), Vec::new());
+    settle(text, place, width, &mut settled);
+    kept.extend(settled.into_iter().map(|l| l.text));
+    rest(text, place, live, width, &mut last);
+    kept.iter().cloned().chain(last.into_iter().map(|l| l.text)).collect()
+}
+
 /// What is seen while `text` grows by `step` letters at a time.
 fn grown(text: &str, step: usize, width: usize) -> Vec<Vec<String>> {
     let letters: Vec<char> = text.chars().collect();
     let (mut place, mut kept, mut seen) = (Place::default(), Vec::new(), Vec::new());
     for end in (0..=letters.len()).step_by(step) {
         let so_far: String = letters[..end].iter().collect();
-        settle(&so_far, &mut place, width, &mut kept);
-        let mut all = kept.clone();
-        rest(&so_far, &place, true, width, &mut all);
-        seen.push(all.into_iter().map(|l| l.text).collect());
+        seen.push(step_of(&so_far, true, &mut place, width, &mut kept));
     }
-    settle(text, &mut place, width, &mut kept);
-    rest(text, &place, false, width, &mut kept);
-    seen.push(kept.into_iter().map(|l| l.text).collect());
+    seen.push(step_of(text, false, &mut place, width, &mut kept));
     seen
 }
 
