@@ -353,6 +353,7 @@ pub fn doubts(p: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Constraint, Target};
     use crate::profile::{Doubt, LayerRow};
     use crate::task::Divergence;
 
@@ -364,6 +365,24 @@ mod tests {
         let told = apart(&Evaluation { round: 2, divergence: Some(divergence), ..Evaluation::default() });
         let want = "round 2: KL 0.0795 [0.0758, 0.0830] nats/token from the original's, p99 0.292; same top 82.4 %";
         assert_eq!((told.as_deref(), apart(&Evaluation::default())), (Some(want), None));
+    }
+
+    #[test]
+    fn what_is_bound_at_once_is_told_by_what_was_done() {
+        let of = |limits: &[Limit], vetoed: u64| {
+            let bound = |(i, limit): (usize, &Limit)| Constraint {
+                target: Target::Group(format!("g{i}")),
+                limit: limit.clone(),
+                reason: "thin".into(),
+            };
+            let constraints = limits.iter().enumerate().map(bound).collect();
+            let vetoed = (0..vetoed).map(DecisionId).collect();
+            describe(&State::default(), &Event::ConstraintsSet { constraints, vetoed }).expect("told")
+        };
+        let half = Limit::MaxRatio { ratio: 0.5 };
+        assert_eq!(of(&[Limit::Freeze, Limit::Freeze], 1), "vetoed 2 targets, 1 decision there refused: thin");
+        assert_eq!(of(&[half.clone(), half.clone()], 0), "2 targets shall be pruned by at most 50 %: thin");
+        assert_eq!(of(&[half, Limit::Freeze], 0), "bound 2 targets: thin");
     }
 
     #[test]

@@ -1,3 +1,5 @@
+//! What agents write, set: as it stands, while it grows, and where it is hostile.
+
 use super::*;
 use crate::config::text::width as columns;
 
