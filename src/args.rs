@@ -64,9 +64,10 @@ pub enum Cmd {
     Report {
         /// The session's name, or the folder of one; the newest one by default.
         name: Option<String>,
-        /// One page that needs nothing else: tables, plots and how every figure was measured.
+        /// One page that needs nothing else: tables, plots and how every figure was measured; `-` for standard output.
         #[arg(long, value_name = "FILE")]
         html: Option<PathBuf>,
+        /// The same as Markdown; `-` for standard output.
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
     },

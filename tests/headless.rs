@@ -139,6 +139,12 @@ fn a_run_meets_its_budget_and_its_model_evaluates_as_reported() {
     assert_eq!(String::from_utf8_lossy(&written.stdout), format!("{}\n{}\n", page.display(), file.display()));
     assert_eq!(std::fs::read_to_string(&file).expect("written"), words);
     assert!(std::fs::read_to_string(&page).expect("written").starts_with("<!DOCTYPE html>"));
+    // `-` is standard output, alone; both cannot go there.
+    let dashed = rig.paring(&["report", text(&session), "--markdown", "-", "--html", text(&page)]);
+    assert_eq!(String::from_utf8_lossy(&dashed.stdout), words);
+    let dashed = rig.paring(&["report", text(&session), "--html", "-"]);
+    assert!(dashed.stdout.starts_with(b"<!DOCTYPE html>") && !rig.path("-").exists());
+    assert!(rig.fails(&["report", text(&session), "--html", "-", "--markdown", "-"], 1).contains("hint:"));
 
     // A picture has the colours that were asked for; without a word, all of them.
     let colours = |flags: &[&str]| {
@@ -454,6 +460,10 @@ fn what_a_terminal_and_a_machine_can_do_is_told_and_a_profile_becomes_a_trace() 
     let long: f64 = rows.iter().filter_map(|e| e["dur"].as_f64()).sum();
     let whole = 1e3 * profile["whole"]["p50"].as_f64().expect("ms");
     assert!((long - whole).abs() <= 0.01 * whole, "{long} of {whole} us");
+    // What was observed and what is its part of the whole go by names of their own.
+    let args = &rows[0]["args"];
+    let (own, part) = (args["observed_p50_ms"].as_f64().expect("ms"), args["ms_of_whole"].as_f64().expect("ms"));
+    assert!(own > 0.0 && part > 0.0 && args["p50_ms"].is_null(), "{args}");
     let shell = rig.paring(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&shell.stdout).contains("bench-agents"));
     assert!(rig.paring(&["man", "man"]).status.success() && rig.path("man/paring.1").is_file());

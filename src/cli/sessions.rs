@@ -220,7 +220,7 @@ fn stored(place: &Place) -> anyhow::Result<State> {
     Ok(state)
 }
 
-/// Writes a session's report into files, or as Markdown on standard output.
+/// Writes a session's report into files (`-`: standard output), or as Markdown on standard output.
 pub fn report(
     name: Option<&str>,
     html: Option<&Path>,
@@ -228,13 +228,25 @@ pub fn report(
     settings: &Settings,
 ) -> anyhow::Result<Exit> {
     let state = stored(&named_or_newest(name)?)?;
+    let data = |path: Option<&Path>| path == Some(Path::new("-"));
+    if data(html) && data(markdown) {
+        bail!("two reports do not go into one standard output; hint: give one of them a file");
+    }
     let files = [(html, Form::Html), (markdown, Form::Markdown)];
     let mut written = false;
     for (path, form) in files.into_iter().filter_map(|(path, form)| Some((path?, form))) {
         let text = of_state(state.clone(), settings.clone(), form);
+        if data(Some(path)) {
+            out::data(format_args!("{text}"))?;
+            written = true;
+            continue;
+        }
         files::write(path, text)
             .with_context(|| format!("cannot write `{}`; hint: try another path", path.display()))?;
-        say!("{}", path.display())?;
+        // What is told of one file must not stand in the other.
+        if !data(html) && !data(markdown) {
+            say!("{}", path.display())?;
+        }
         written = true;
     }
     if !written {

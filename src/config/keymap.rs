@@ -160,7 +160,7 @@ acts! {
         Precision "precision" ["p"] "precision" "next precision for this layer";
         Precisions "precisions" ["O"] "precisions…" "choose a precision, with all that is known of the row in each";
         RemoveBlock "remove-block" ["x"] "remove block" "remove this residual block, or keep it after all";
-        Confirm "confirm" ["enter"] "keep edit" "keep the edit under the cursor, or open what the row shows";
+        Confirm "confirm" ["enter"] "keep edit" "keep the edit under the cursor, or open what the row shows; in the timeline, go back to what was decided there";
         ApproveBlock "approve-block" ["A"] "block" "approve every open decision in this block";
         ApproveAll "approve-all" ["Y"] "all shown" "approve every open decision in the rows shown";
         Note "note" ["m"] "note…" "a note to the agents; goes into the next prompt";
@@ -194,7 +194,7 @@ acts! {
         View1 "view-review" ["1"] "review" "review: layers, agents, decision";
         View2 "view-evaluate" ["2"] "evaluate" "evaluate: baseline and rounds side by side";
         View3 "view-agents" ["3"] "agents" "agents: transcripts and what was sent";
-        View4 "view-timeline" ["4"] "timeline" "timeline: every event, with undo";
+        View4 "view-timeline" ["4"] "timeline" "timeline: every event, with undo, and the way back to what was decided after any";
         View5 "view-report" ["5"] "report" "report: the session as Markdown";
         View6 "view-control" ["6"] "controller" "controller: levels of a language model, and who chooses one for every token";
         View7 "view-plans" ["7", "="] "plans" "plans: what is shown beside the planner's, a kept plan or an earlier round";

@@ -46,7 +46,7 @@ roles! {
     Applied "applied" "status: applied",
     RolledBack "rolled-back" "status: rolled back",
     Bar "bar" "filled part of bars and the slider",
-    Key "key" "keys in the footer and help",
+    Key "key" "keys in the footer and help, code in what agents write",
 }
 
 /// Every role's colour, the heat ramp and the sixteen-colour fallbacks.

@@ -31,7 +31,8 @@ pub fn chrome(name: &str, profile: &Profile) -> Value {
         }
         let args = json!({
             "kind": row.kind, "kernel": row.kernel, "precision": row.precision.label(),
-            "p50_ms": row.latency.p50, "p95_ms": row.latency.p95, "share": row.share,
+            "observed_p50_ms": row.latency.p50, "observed_p95_ms": row.latency.p95, "ms_of_whole": profile.ms(row),
+            "share": row.share,
             "macs": row.macs.conv_linear + row.macs.attention, "params": row.params, "weight_bytes": row.weight_bytes,
             "activation_bytes": row.activation_bytes, "flop_per_byte": row.intensity, "of_its_ceiling": row.efficiency,
             "fused": row.fused, "in_doubt": row.doubt.is_some(),

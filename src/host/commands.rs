@@ -8,15 +8,17 @@ use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Decision, DecisionId, Status, Target, bare, same_cut};
 use crate::session::{
     Answers, Command, Event, Feed, Limits, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES,
-    Role, SessionCard, State, WhatChanged,
+    Role, Seq, SessionCard, State, WhatChanged,
 };
 
 mod bounds;
 mod many;
 mod outside;
 mod plans;
+mod restore;
 
 pub use outside::rehearsable;
+pub use restore::restore;
 
 /// What is looked up without a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +55,8 @@ pub enum Then {
         waits: bool,
         text: String,
     },
+    /// Going back to the decisions after this event, see [`restore`].
+    Restore(Seq),
     /// Looking something up beside whatever runs, for whoever watches.
     Aside(Aside),
     /// For whoever watches, and kept nowhere.
@@ -97,7 +101,7 @@ pub fn judge(
         Command::Edit { .. } | Command::Decide { .. } | Command::Approve { .. } | Command::Veto { .. } => (false, true),
         Command::Take { .. } | Command::DecideAll { .. } | Command::VetoAll { .. } => (false, true),
         Command::Fork { .. } => (false, false),
-        Command::Reopen { .. } | Command::Undo | Command::Redo => (false, true),
+        Command::Reopen { .. } | Command::Undo | Command::Redo | Command::Restore { .. } => (false, true),
         Command::Heal { .. } => (false, true),
         Command::UntilClear { .. } => (false, false),
         Command::EvaluateAll => (true, false),
@@ -214,6 +218,10 @@ pub fn judge(
             Err("nothing to redo; hint: a new act after an undo forgets what was undone".to_owned())
         }
         Command::Redo => Ok(Effect::events([Event::Redone])),
+        Command::Restore { seq } if !(1..=state.seq).contains(&seq) => {
+            Err(format!("there is no event {seq}; hint: the timeline has their numbers, up to {}", state.seq))
+        }
+        Command::Restore { seq } => then(Vec::new(), Then::Restore(seq)),
         Command::Run => run(state, desk),
         Command::Rehearse => rehearse(state, desk),
         Command::Search => search(state, desk),

@@ -19,6 +19,7 @@ use crate::session::{
 };
 use crate::words::counted;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -403,6 +404,14 @@ impl Core {
                 self.feed(Feed::Log { level: "info".to_owned(), text: words });
                 self.tell_agents();
             }
+            Then::Restore(seq) => {
+                let past = self.past(seq)?;
+                let effect = commands::restore(&self.state, self.engine.desk(), &past)?;
+                self.commit(effect.events)?;
+                if let Then::Say { text, .. } = effect.then {
+                    self.feed(Feed::Log { level: "warn".to_owned(), text });
+                }
+            }
             Then::Tell(feed) => self.feed(feed),
             Then::Aside(what) => self.aside(what)?,
             Then::Level(asked) => self.dial.ask(asked),
@@ -413,6 +422,13 @@ impl Core {
             Then::Stop => self.stop("stopped by a command".to_owned()),
         }
         Ok(())
+    }
+
+    /// The session as it was after event `seq`.
+    fn past(&self, seq: Seq) -> Result<State, String> {
+        let folder = self.journal.path().parent().unwrap_or(Path::new(""));
+        let records = Journal::read(folder).map_err(|e| e.to_string())?;
+        Ok(State::fold(records.iter().take_while(|r| r.seq <= seq)))
     }
 
     /// Makes `events` durable, applies and broadcasts them.

@@ -544,3 +544,4 @@ mod control;
 #[path = "plan_tests.rs"]
 mod plan;
 mod rehearsal;
+mod restore;

@@ -104,13 +104,16 @@ pub struct Cost {
     pub touched_ms: f64,
 }
 
-/// What one row of the profile is expected to take after a plan, as a part of the whole model's latency.
+/// What one row of the profile is expected to take after a plan, as a part of the whole model's latency; and what its weights then are, exactly.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RowForecast {
     /// The row's leading node.
     pub name: String,
     pub base_ms: f64,
     pub ms: f64,
+    /// Stored bytes of its weights in the original and after the plan.
+    pub base_bytes: u64,
+    pub bytes: u64,
 }
 
 impl Costs {
@@ -233,13 +236,13 @@ impl Costs {
         })
     }
 
-    /// What every row is expected to take, nothing where it goes; an error in words when the actions cannot be applied together.
+    /// What every row is expected to take and holds, nothing where it goes; an error in words when the actions cannot be applied together.
     pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
         let (graph, new) = self.shrunk(actions)?;
         let mut out = Vec::new();
         self.each_row(actions, &graph, &new, |row, part| {
             let name = self.graph.nodes.get(row.node).map(|n| n.name.clone()).unwrap_or_default();
-            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms });
+            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms, base_bytes: row.bytes, bytes: part.bytes });
         });
         Ok(out)
     }

@@ -1,14 +1,14 @@
 //! Commands a client sends and the frames that travel on the socket.
 
 use super::changed::WhatChanged;
-use super::{Answers, Feed, Limits, Looks, Record, State};
+use super::{Answers, Feed, Limits, Looks, Record, Seq, State};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 15;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -129,6 +129,10 @@ pub enum Command {
     },
     Undo,
     Redo,
+    /// Brings back what was decided, proposed and in force after event `seq` of the journal, in one act; what gives way is kept as a plan.
+    Restore {
+        seq: Seq,
+    },
     /// Build what a run would build and try it on held-back calibration images; where that was tried, or nothing is approved, what is shown.
     Rehearse,
     /// Build other plans for the same budget and try them on held-back calibration images.

@@ -245,6 +245,13 @@ pub enum Event {
     PlanKept {
         plan: KeptPlan,
     },
+    /// The engineer goes back to what was decided after event `to`: these decisions stand again, those that waited or were approved there instead
+    /// are gone.
+    Restored {
+        to: Seq,
+        decisions: Vec<Decision>,
+        dropped: Vec<DecisionId>,
+    },
     /// What earlier sessions showed of authors.
     Recalled {
         records: Vec<Standings>,
@@ -434,6 +441,7 @@ impl Event {
             | Event::Claimed { .. }
             | Event::Rivalled { .. }
             | Event::PlanKept { .. }
+            | Event::Restored { .. }
             | Event::Recalled { .. }
             | Event::Remeasured { .. }
             | Event::Paired { .. }

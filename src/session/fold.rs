@@ -2,7 +2,7 @@
 //!
 //! Invariants: the match over events is exhaustive; an event that names something unknown changes nothing but the
 //! timeline; sizes are bounded (undo, timeline, utterances, notes). Undoable are the engineer's review acts (edit,
-//! approve, veto, reopen, constraint, budget, a decision of their own), and never across a run's start.
+//! approve, veto, reopen, constraint, budget, a decision of their own, going back to earlier ones), and never across a run's start.
 
 use super::ledger::{MOST_CLAIMS, MOST_RECORDS, MOST_RIVALS};
 use super::state::Begun;
@@ -95,6 +95,10 @@ impl State {
                         .extend(self.decisions.iter().filter(|d| superseded(d, new)).map(|d| (d.id, Some(d.clone()))));
                     point.decisions.push((new.id, None));
                 }
+            }
+            Event::Restored { decisions, dropped, .. } => {
+                point.decisions = touched(dropped);
+                point.decisions.extend(decisions.iter().map(|d| (d.id, None)));
             }
             Event::ConstraintsSet { vetoed, .. } => {
                 point.decisions = touched(vetoed);
@@ -195,6 +199,10 @@ impl State {
                 self.plans.retain(|p| p.name != plan.name);
                 self.plans.push(plan.clone());
                 trim(&mut self.plans, MOST_PLANS);
+            }
+            Event::Restored { decisions, dropped, .. } => {
+                self.decisions.retain(|d| !dropped.contains(&d.id));
+                decisions.iter().for_each(|d| self.insert(d.clone()));
             }
             Event::Recalled { records } => {
                 self.records.clone_from(records);

@@ -98,6 +98,7 @@ fn review_acts_undo_and_redo_exactly() {
         },
         Event::ConstraintsLifted { targets: vec![group("a"), group("c")] },
         Event::Proposed { decisions: vec![decision(3, "b", Author::Human), decision(4, "z", Author::Human)] },
+        Event::Restored { to: 2, decisions: vec![decision(5, "a", Author::Human)], dropped: ids(&[0, 4]) },
     ];
     let mut s = Session::new();
     let view = |s: &State| (s.decisions.clone(), s.constraints.clone(), s.budget);

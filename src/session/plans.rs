@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const MOST_PLANS: usize = 16;
 /// Longest name, characters.
 pub const PLAN_NAME: usize = 40;
+/// The name of the plan that gave way when an earlier moment was gone back to.
+pub const REPLACED: &str = "before restoring";
 /// Cuts that are this close are one: a ratio is rounded to whole units.
 const ALIKE: f64 = 1e-3;
 

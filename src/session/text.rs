@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, QUESTION, State};
-use crate::plan::{Action, Author, DecisionId, Limit, plan_key};
+use crate::plan::{Action, Author, DecisionId, Limit, Status, plan_key};
 use crate::profile::{Profile, Workload};
 use crate::task::Estimate;
 use crate::words::{self, counted};
@@ -48,7 +48,10 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
             let ms = profile.rows.iter().find(|r| &r.name == layer).map_or(0.0, |r| profile.ms(r));
             let doubt = profile.rows.iter().find(|r| &r.name == layer).and_then(|r| r.doubt);
             let doubt = doubt.map_or_else(String::new, |d| format!(", in doubt: {d}"));
-            format!("round {round}: measured {layer} again: {ms:.3} ms{doubt}")
+            let whole = profile.whole.p50;
+            format!(
+                "round {round}: measured {layer} again: {ms:.3} ms of the {whole:.2} ms that the whole took then{doubt}"
+            )
         }
         Event::Paired { round, latency } => {
             let r = latency.ratio;
@@ -87,6 +90,14 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::PlanKept { plan } => {
             format!("kept the plan as {}: {}", plan.name, counted(plan.actions.len(), "decision"))
         }
+        Event::Restored { to, decisions, dropped } => {
+            let approved = decisions.iter().filter(|d| d.status == Status::Approved).count();
+            let waits = decisions.len() - approved;
+            format!(
+                "back to the decisions after event {to}: {approved} approved, {waits} open, {} taken away",
+                dropped.len()
+            )
+        }
         Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {
             [] => return None,
@@ -100,23 +111,24 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::Vetoed { ids, reason } => format!("vetoed {}{}", names(before, ids), because(reason)),
         Event::Reopened { ids } => format!("reopened {}", names(before, ids)),
         Event::ConstraintSet { constraint } => {
-            let limit = match constraint.limit {
-                Limit::Freeze => "left alone".to_owned(),
-                Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
-                Limit::MinRatio { ratio } => format!("pruned by at least {:.0} %", ratio * 100.0),
-                Limit::KeepF32 => "kept in f32".to_owned(),
-                Limit::Together { ref set } => format!("decided alike with {set}"),
-                Limit::Prefer { wish } => wish.to_string(),
-            };
-            format!("{} shall be {limit}{}", constraint.target, because(&constraint.reason))
+            format!("{} shall be {}{}", constraint.target, limit(&constraint.limit), because(&constraint.reason))
         }
         Event::ConstraintsSet { constraints, vetoed } => {
             let refused = match vetoed.len() {
                 0 => String::new(),
-                n => format!(", refused {} there", counted(n, "decision")),
+                n => format!(", {} there refused", counted(n, "decision")),
             };
-            format!("bound {}{refused}", counted(constraints.len(), "target"))
-                + &constraints.first().map_or(String::new(), |c| because(&c.reason))
+            let targets = counted(constraints.len(), "target");
+            let done = match constraints.first().map(|c| &c.limit) {
+                Some(Limit::Freeze) if constraints.iter().all(|c| c.limit == Limit::Freeze) => {
+                    format!("vetoed {targets}{refused}")
+                }
+                Some(first) if constraints.iter().all(|c| c.limit == *first) => {
+                    format!("{targets} shall be {}{refused}", limit(first))
+                }
+                _ => format!("bound {targets}{refused}"),
+            };
+            done + &constraints.first().map_or(String::new(), |c| because(&c.reason))
         }
         Event::ConstraintsLifted { targets } => {
             format!("lifted the constraints on {}", counted(targets.len(), "target"))
@@ -230,6 +242,18 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
     })
 }
 
+/// What shall be, in a few words.
+fn limit(limit: &Limit) -> String {
+    match limit {
+        Limit::Freeze => "left alone".to_owned(),
+        Limit::MaxRatio { ratio } => format!("pruned by at most {:.0} %", ratio * 100.0),
+        Limit::MinRatio { ratio } => format!("pruned by at least {:.0} %", ratio * 100.0),
+        Limit::KeepF32 => "kept in f32".to_owned(),
+        Limit::Together { set } => format!("decided alike with {set}"),
+        Limit::Prefer { wish } => wish.to_string(),
+    }
+}
+
 /// A proposal that gave way, in a sentence: `pruning/qwen3 proposed prune 25.0 % for group fc1, your edit stands`.
 pub fn passed_over(p: &PassedOver) -> String {
     format!("{} proposed {} for {}, {} stands", p.author, action(&p.action), p.target, p.stands)
@@ -329,6 +353,7 @@ pub fn doubts(p: &Profile) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Constraint, Target};
     use crate::profile::{Doubt, LayerRow};
     use crate::task::Divergence;
 
@@ -340,6 +365,24 @@ mod tests {
         let told = apart(&Evaluation { round: 2, divergence: Some(divergence), ..Evaluation::default() });
         let want = "round 2: KL 0.0795 [0.0758, 0.0830] nats/token from the original's, p99 0.292; same top 82.4 %";
         assert_eq!((told.as_deref(), apart(&Evaluation::default())), (Some(want), None));
+    }
+
+    #[test]
+    fn what_is_bound_at_once_is_told_by_what_was_done() {
+        let of = |limits: &[Limit], vetoed: u64| {
+            let bound = |(i, limit): (usize, &Limit)| Constraint {
+                target: Target::Group(format!("g{i}")),
+                limit: limit.clone(),
+                reason: "thin".into(),
+            };
+            let constraints = limits.iter().enumerate().map(bound).collect();
+            let vetoed = (0..vetoed).map(DecisionId).collect();
+            describe(&State::default(), &Event::ConstraintsSet { constraints, vetoed }).expect("told")
+        };
+        let half = Limit::MaxRatio { ratio: 0.5 };
+        assert_eq!(of(&[Limit::Freeze, Limit::Freeze], 1), "vetoed 2 targets, 1 decision there refused: thin");
+        assert_eq!(of(&[half.clone(), half.clone()], 0), "2 targets shall be pruned by at most 50 %: thin");
+        assert_eq!(of(&[half, Limit::Freeze], 0), "bound 2 targets: thin");
     }
 
     #[test]

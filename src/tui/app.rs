@@ -21,13 +21,16 @@ use super::select::Selection;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
 use super::working::Working;
+use super::timeline::Past;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::control::{Asked, Figures};
 use crate::plan::{Action, Author, Decision, DecisionId, Forecast, Outcome, Status, Target};
 use crate::prune::Group;
 use crate::quant::Precision;
-use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, Record, Standing, State};
+use crate::session::{
+    Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, REPLACED, Record, Standing, State,
+};
 use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
 use std::collections::BTreeMap;
@@ -178,6 +181,8 @@ pub struct App {
     pub message: Option<(Level, String)>,
     /// Edits in progress; all of them are kept or dropped together.
     pub drafts: Vec<Draft>,
+    /// The newest event when they were begun.
+    pub(super) drafted_at: u64,
     pub selection: Selection,
     /// Edits sent and not yet answered, so that the row does not flicker back.
     pub sent: Vec<Sent>,
@@ -199,6 +204,8 @@ pub struct App {
     pub expected_without: Option<Expected>,
     /// What the card's decision (or a block's decisions together) would do alone.
     pub expected_own: Option<Forecast>,
+    /// The part of each block's bytes that goes by the plan that is shown.
+    pub block_sums: Vec<Option<f64>>,
     /// A warning about the card's decision: a cut that makes the model slower.
     pub slower: Option<String>,
     pub size: (u16, u16),
@@ -218,6 +225,8 @@ pub struct App {
     pub means: Means,
     /// What view 8 tells, while it is shown; nothing where no layer is under the cursor.
     pub inspected: Option<Inspected>,
+    /// Where the cursor of the timeline is.
+    pub past: Past,
     /// What view 9 holds.
     pub profiled: Profiled,
     pub(super) table_stale: bool,
@@ -261,7 +270,8 @@ impl App {
                 self.pen = holder;
                 self.pen_name = clean(&holder_name).into_owned();
                 if had && !self.has_pen() {
-                    self.say(Level::Warn, format!("{} took the pen; T takes it back", self.pen_name));
+                    let take = self.label(Act::TakePen);
+                    self.say(Level::Warn, format!("{} took the pen; {take} takes it back", self.pen_name));
                 } else if !had && self.has_pen() {
                     self.say(Level::Good, "you have the pen");
                 }
@@ -389,6 +399,13 @@ impl App {
             Event::PatienceSet { .. } => {
                 let words = crate::session::describe(&self.state, &record.event).unwrap_or_default();
                 self.say(Level::Good, words);
+            }
+            Event::Restored { to, .. } => {
+                let [undo, plans] = [Act::Undo, Act::View7].map(|act| self.label(act));
+                let text = format!(
+                    "decisions are as after event {to}; {undo} undoes it, what they were is kept as `{REPLACED}` ({plans})"
+                );
+                self.say(Level::Good, text);
             }
             Event::PlanKept { plan } => {
                 let text = format!("the plan is kept as {}; {} compares", plan.name, self.label(Act::View7));
@@ -726,6 +743,7 @@ impl App {
     fn forecast(&mut self) {
         let plan = self.plan(&[]);
         self.expected = (!plan.is_empty()).then(|| self.forecasts.plan(&self.state, &plan));
+        self.sum_blocks(&plan);
         let focus = self.focus_targets();
         self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &self.plan(&focus)));
         // What the row under the cursor stands for, alone.

@@ -201,10 +201,19 @@ impl App {
 
     pub(super) fn approve(&mut self) {
         let targets: Vec<Target> = self.chosen().into_iter().map(|s| s.target).collect();
+        let aside = self.without_open();
         let (ids, waits) = self.open_of(&targets);
+        let n = ids.len();
         if !ids.is_empty() || !waits {
-            let none = "nothing open on this row; [ ] p x or e propose something";
-            self.ids(ids, none, |ids| Command::Approve { ids });
+            let keys =
+                [Act::RatioDown, Act::RatioUp, Act::Precision, Act::RemoveBlock, Act::Edit].map(|a| self.label(a));
+            let [less, more, precision, block, edit] = keys;
+            let none =
+                format!("nothing open on this row; {less} {more} {precision} {block} or {edit} propose something");
+            self.ids(ids, &none, |ids| Command::Approve { ids });
+        }
+        if let (Some(aside), 1..) = (aside, n) {
+            self.say(Level::Info, format!("approving {}; {aside}", crate::words::counted(n, "decision")));
         }
     }
 
@@ -297,12 +306,33 @@ impl App {
             self.commit();
         }
         self.outlook_stale = true;
+        // An edit that goes on is as old as it was.
+        if self.drafts.is_empty() {
+            self.drafted_at = self.state.seq;
+        }
         self.drafts = drafts;
     }
 
     /// Forgets the edits in progress; whether there were any.
     pub(super) fn drop_drafts(&mut self) -> bool {
         !std::mem::take(&mut self.drafts).is_empty()
+    }
+
+    /// Takes back the newest act: the edit in progress, unless something was decided after it was begun. What was dropped is said.
+    pub(super) fn undo(&mut self) {
+        let newer = self.state.undo.last().is_some_and(|u| u.seq > self.drafted_at);
+        let Some(first) = self.drafts.first().filter(|_| !newer) else {
+            return self.command(Command::Undo);
+        };
+        let (name, n) = (clean(first.target.name()).into_owned(), self.drafts.len());
+        let what = if n == 1 { format!("of {name}") } else { format!("of {name} and {} more", n - 1) };
+        self.drop_drafts();
+        self.outlook_stale = true;
+        let next = match self.state.undo.last() {
+            Some(point) => format!("; {} undoes next: {}", self.label(Act::Undo), clean(&point.text)),
+            None => String::new(),
+        };
+        self.nothing(format!("the edit {what} is dropped, it was not kept yet{next}"));
     }
 
     /// Sends the drafts, which the host takes as edits of what waits on their targets, or as decisions of the engineer's own.

@@ -2,7 +2,7 @@
 
 use super::outlook::{Expected, summed};
 use super::table::shown_round;
-use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, Target};
+use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, RowForecast, Target};
 use crate::session::State;
 
 #[derive(Default)]
@@ -42,6 +42,14 @@ impl Forecasts {
     pub fn scanned(&self, state: &State, decisions: &[Decision]) -> Option<f64> {
         let all: Vec<(Target, Action)> = decisions.iter().map(|d| resolved(state, d).planned()).collect();
         self.forecaster.as_ref()?.by_scans(&all)
+    }
+
+    /// What `decisions`, as many of them as combine, make of each row of the original.
+    pub fn rows(&self, state: &State, decisions: &[Decision]) -> Option<Vec<RowForecast>> {
+        let costs = &self.forecaster.as_ref()?.costs;
+        let all = decisions.iter().map(|d| resolved(state, d).planned()).filter(|(_, a)| *a != Action::Keep).collect();
+        let (_, used, _) = costs.combined(all);
+        costs.rows(&used).ok()
     }
 
     /// What is to be said of a cut that makes the model slower.

@@ -159,7 +159,7 @@ const WORDS: &[Word] = &[
     ),
     word(
         "knee",
-        "the width from which on a cut costs much more, or saves much less, than up to it: where a ladder or a sensitivity bends.",
+        "the width from which on a cut costs much more, or saves much less, than up to it: where a ladder or a sensitivity bends. Of units by importance the one whose place on their falling curve lies farthest from the chord between the first and the last (Kneedle, Satopää et al. 2011); units that are all alike have none.",
     ),
     // What rows cost.
     sign(
@@ -333,6 +333,11 @@ const WORDS: &[Word] = &[
     ),
     // Decisions.
     word("plan", "what would run on this row, with where the decision stands."),
+    sign(
+        "block's plan",
+        &["● #/#", "✎ #/#", "✔ #/#", "✘ #/#", "◆ #/#", "◇ #/#", "#/# −", "#/# -"],
+        "of a block's decisions how many are settled, of how many; then what of the stored bytes of its rows' weights goes if all of them are approved, against the original. It follows exactly from shapes and formats; + is what they grow by.",
+    ),
     sign(
         "group",
         &["group", "groups"],

@@ -54,6 +54,8 @@ pub struct OfGroup {
     pub widths: Vec<Width>,
     /// How much units matter, in parts of the first; empty where that is not known.
     pub scores: Vec<f32>,
+    /// The unit, counted by importance from 1, where the curve of those bends most.
+    pub knee: Option<usize>,
 }
 
 /// A group at one width.
@@ -218,6 +220,7 @@ impl App {
                 forecast: (!whole).then(|| self.forecasts.alone(&self.state, std::slice::from_ref(&own))).flatten(),
             }
         });
+        let scores = self.units.get(&group.id).cloned().unwrap_or_default();
         OfGroup {
             unit: unit(group),
             size: group.size,
@@ -228,7 +231,8 @@ impl App {
             reads: of(MemberRole::Consumer),
             kept: here,
             widths: if group.protected.is_some() { Vec::new() } else { widths.collect() },
-            scores: self.units.get(&group.id).cloned().unwrap_or_default(),
+            knee: knee(&scores).map(|i| 1 + i * (group.size.max(1) - 1) / (scores.len() - 1)),
+            scores,
             id: group.id.clone(),
         }
     }
@@ -287,6 +291,22 @@ impl App {
     }
 }
 
+/// How far a curve lies from its chord at least, in parts of its own height, to have a knee.
+const BENT: f32 = 0.05;
+
+/// Where falling `scores` bend most: the point that lies farthest from the chord between the first and the last (Kneedle, Satopää et al.
+/// 2011, on both axes in parts of their length). None where all are alike, or lie on a line.
+fn knee(scores: &[f32]) -> Option<usize> {
+    let (first, last) = (*scores.first()?, *scores.last()?);
+    let (height, length) = (first - last, scores.len().checked_sub(1)? as f32);
+    if height <= f32::EPSILON * first.abs() || scores.len() < 3 {
+        return None;
+    }
+    let off = |(i, s): (usize, &f32)| (i, (1.0 - i as f32 / length - (s - last) / height).abs());
+    let (at, most) = scores.iter().enumerate().map(off).max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))?;
+    (most >= BENT).then_some(at)
+}
+
 /// The rung of a ladder at a precision and a part of its widths: of what the layer makes, or of what it reads.
 fn rung(ladder: &Ladder, precision: Precision, (makes, kept, size): (bool, usize, usize)) -> Option<(f64, bool)> {
     let whole_in = ladder.points.iter().map(|p| p.in_width).max()?;
@@ -302,6 +322,16 @@ fn rung(ladder: &Ladder, precision: Precision, (makes, kept, size): (bool, usize
 mod tests {
     use super::*;
     use crate::profile::LadderPoint;
+
+    #[test]
+    fn a_knee_is_where_a_curve_is_farthest_from_its_chord() {
+        assert_eq!(knee(&[1.0, 0.9, 0.2, 0.15, 0.1, 0.05, 0.0]), Some(2));
+        // One that falls late bends there.
+        assert_eq!(knee(&[1.0, 0.98, 0.96, 0.94, 0.9, 0.2]), Some(4));
+        for none in [&[][..], &[1.0], &[1.0, 0.0], &[1.0; 9], &[0.0; 9], &[1.0, 0.75, 0.5, 0.25, 0.0]] {
+            assert_eq!(knee(none), None, "{none:?}");
+        }
+    }
 
     #[test]
     fn a_rung_is_of_exactly_that_width_or_there_is_none() {

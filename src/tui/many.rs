@@ -3,7 +3,7 @@
 //! Each group moves by its own steps, each layer takes what fits it; rows that cannot take something are counted, and why is said. Not here:
 //! which rows are selected (`select`), what becomes of drafts (`decide`).
 
-use super::app::{App, Draft, Level};
+use super::app::{App, Draft, Level, Pane};
 use super::decide::unit;
 use super::list::RowRef;
 use super::modal::{Ask, parse_kept};
@@ -17,6 +17,9 @@ use std::collections::BTreeSet;
 
 /// Rows that are named, of those that cannot take something.
 const NAMED: usize = 2;
+
+/// Of one row, and of several.
+const NO_WEIGHTS: (&str, &str) = ("has no weights of its own", "have no weights of their own");
 
 /// Why a row takes nothing, with its name.
 type Left = (String, String);
@@ -100,12 +103,37 @@ impl App {
         (fit, left)
     }
 
-    /// Makes a draft of each of `edits` that can stand, and says of the others why not; `what` names what was asked for.
-    fn draft_all(&mut self, what: &str, edits: Vec<(Target, Action)>) {
+    /// Makes a draft of each of `edits` that can stand, and says of the others why not; `what` names what was asked for, `aside` the rows that it
+    /// is not for.
+    fn draft_all(&mut self, what: &str, edits: Vec<(Target, Action)>, aside: &str) {
         let (fit, left) = self.sift(edits);
         let keys = format!("; {} keeps, {} drops it", self.label(Act::Confirm), self.label(Act::Cancel));
-        self.tell_of(what, fit.len(), &left, if fit.is_empty() { "" } else { &keys });
+        self.tell_of(what, fit.len(), &left, &format!("{aside}{}", if fit.is_empty() { "" } else { &keys }));
         self.set_drafts(fit);
+    }
+
+    /// Rows among `rows` that the ratio keys leave alone while they move `groups`, in words with why; empty where there are none.
+    fn unmoved(&self, rows: &BTreeSet<usize>, groups: &[&Group]) -> String {
+        let layers = || rows.iter().filter_map(|i| self.table.layers.get(*i));
+        let moved = |g: usize| self.groups().get(g).is_some_and(|g| groups.iter().any(|m| m.id == g.id));
+        let none = layers().filter(|l| l.group.is_none()).count();
+        let elsewhere = layers().filter(|l| l.group.is_some_and(|g| !moved(g))).count();
+        aside(&[
+            (none, "has no group to prune", "have no group to prune"),
+            (elsewhere, "goes with rows elsewhere", "go with rows elsewhere"),
+        ])
+    }
+
+    /// Selected rows without a decision that waits, in words; none where each has one, or nothing is selected.
+    pub(super) fn without_open(&self) -> Option<String> {
+        let rows = if self.pane == Pane::Decision { BTreeSet::new() } else { self.selected() };
+        let waits = |i: &usize| {
+            let targets = self.targets_of_rows(&BTreeSet::from([*i]));
+            targets.iter().any(|t| super::decide::approvable(&self.shown(t)))
+        };
+        let idle = rows.iter().filter(|i| !waits(i)).count();
+        (idle > 0)
+            .then(|| aside(&[(idle, "has nothing open", "have nothing open")]).trim_start_matches("; ").to_owned())
     }
 
     /// Says how many rows take what was asked for, and which do not and why; nothing of one row that takes it, which shows it.
@@ -132,7 +160,8 @@ impl App {
             let none = || if self.many() { "no group to prune in these rows" } else { "no group to prune on this row" };
             return self.nothing(why.unwrap_or_else(|| none().to_owned()));
         }
-        self.draft_all("ratio", edits);
+        let aside = self.unmoved(&rows, &self.groups_of(&rows));
+        self.draft_all("ratio", edits, &aside);
     }
 
     /// A group with `steps` more of its steps removed.
@@ -149,12 +178,14 @@ impl App {
 
     /// The rows at `precision`.
     pub(super) fn set_precision(&mut self, precision: Precision) {
-        let layers = self.precise(&self.acted());
+        let rows = self.acted();
+        let layers = self.precise(&rows);
         if layers.is_empty() {
             return self.nothing("there are no weights to quantize here");
         }
+        let others = aside(&[(rows.len() - layers.len(), NO_WEIGHTS.0, NO_WEIGHTS.1)]);
         let edit = |name: String| (Target::Layer(name), Action::Precision { precision });
-        self.draft_all(precision.label(), layers.into_iter().map(edit).collect())
+        self.draft_all(precision.label(), layers.into_iter().map(edit).collect(), &others)
     }
 
     /// The next precision that any of the rows takes, for all that take it.
@@ -199,13 +230,14 @@ impl App {
         let acted = self.acted();
         let rows = acted.iter().filter_map(|i| self.table.layers.get(*i)).filter(|l| l.weighty);
         let edits: Vec<(String, Result<Action, String>)> = rows.map(|l| (l.name.clone(), action(&l.name))).collect();
+        let others = aside(&[(acted.len() - edits.len(), NO_WEIGHTS.0, NO_WEIGHTS.1)]);
         match edits.iter().find_map(|(_, a)| a.as_ref().err()) {
             _ if edits.is_empty() => return self.nothing("this row has no weights of its own"),
             Some(why) if edits.iter().all(|(_, a)| a.is_err()) => return self.nothing(why.clone()),
             _ => {}
         }
         let fit = edits.into_iter().filter_map(|(name, action)| Some((Target::Weights(name), action.ok()?)));
-        self.draft_all(what, fit.collect())
+        self.draft_all(what, fit.collect(), &others)
     }
 
     /// Asks for an exact ratio or number of units, beginning with the one that is there.
@@ -255,6 +287,12 @@ impl App {
         self.set_drafts(fit);
         self.commit();
     }
+}
+
+/// Rows that something is not for, each kind with its reason for one row and for several; nothing of kinds without rows.
+fn aside(kinds: &[(usize, &str, &str)]) -> String {
+    let told = kinds.iter().filter(|(n, ..)| *n > 0);
+    told.map(|(n, one, more)| format!("; {} {}", counted(*n, "row"), if *n == 1 { one } else { more })).collect()
 }
 
 /// A cut of `g` that keeps so many; none where all stay.

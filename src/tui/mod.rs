@@ -6,6 +6,7 @@
 
 mod app;
 mod banner;
+mod blocks;
 mod clipboard;
 mod command_line;
 mod complete;
@@ -24,6 +25,7 @@ mod inspect;
 mod layout;
 mod list;
 mod many;
+mod markdown;
 mod modal;
 mod mouse;
 mod num;
@@ -43,6 +45,7 @@ mod standing;
 mod stream;
 mod table;
 mod term;
+mod timeline;
 mod update;
 mod vitals;
 mod weights;

@@ -21,6 +21,8 @@ pub struct Measured {
     /// one.
     pub d_quality: f64,
     pub interval: Option<(f64, f64)>,
+    /// How many items that is over, where it is not all of them.
+    pub part: Option<usize>,
     /// What the class loses that loses most, where that is asked for.
     pub class: Option<f64>,
     /// The outputs' divergence from the original's, where it was measured.
@@ -58,6 +60,7 @@ impl Measured {
             params: ratio(e.params as f64, base.params as f64),
             d_quality: verdict.map_or(state.metric().change(base.metrics.score, e.metrics.score), |v| v.d_quality),
             interval: verdict.map(|v| (v.d_quality_low, v.d_quality_high)),
+            part: e.part.map(|_| e.metrics.n),
             class: verdict.and_then(|v| v.lines.iter().find(|l| l.name == "class")).map(|l| l.measured),
             kl: e.divergence.map(|d| d.kl.value),
         })

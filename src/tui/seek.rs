@@ -71,6 +71,7 @@ impl App {
         match self.view {
             View::Agents => self.full.show(line, height(l.body)),
             View::Review => self.brief.show(line, height(l.agents)),
+            View::Timeline => self.past_to(line),
             _ => self.scroll = line.min(super::draw::text_lines(self).saturating_sub(height(l.body))),
         }
         self.nothing(format!("line {} of {} with it", n + 1, hits.len()));

@@ -1,13 +1,18 @@
 //! What the agents said, as turns that grow while they stream, and their wrapped lines.
 //!
-//! Invariant: only safe text is kept; wrapping is redone only for turns that changed or when the width did.
+//! Invariant: only safe text is kept; what was read of a turn for good (`markdown`) is neither read nor wrapped again unless the width changes.
 
+use super::markdown::{self, Look, Place, Rendered};
 use crate::config::text::{clean, clean_lines, wrap};
 use crate::session::{Channel, Utterance};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One agent's (or the planner's) turn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Turn {
+    /// No other turn of this process has it.
+    id: u64,
     pub round: Option<u32>,
     pub role: String,
     pub model: String,
@@ -25,11 +30,17 @@ pub struct Turn {
     pub kept: bool,
     /// Grows with every change.
     pub rev: u64,
+    /// Grows when what was said is replaced, not continued.
+    replaced: u64,
 }
+
+/// How many turns there were.
+static TURNS: AtomicU64 = AtomicU64::new(1);
 
 impl Turn {
     pub fn begin(role: &str, model: &str, now_ms: i64) -> Turn {
         Turn {
+            id: TURNS.fetch_add(1, Ordering::Relaxed),
             role: clean(role).into_owned(),
             model: clean(model).into_owned(),
             started_ms: now_ms,
@@ -63,6 +74,7 @@ impl Turn {
         self.interrupted = u.interrupted;
         self.live = false;
         self.kept = true;
+        self.replaced += 1;
         self.rev += 1;
     }
 
@@ -103,10 +115,30 @@ pub enum LineKind {
     Note,
 }
 
+/// A line with the looks of its bytes, in order, where they are not plain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrappedLine {
     pub kind: LineKind,
     pub text: String,
+    pub looks: Vec<(Range<usize>, Look)>,
+}
+
+impl WrappedLine {
+    fn plain(kind: LineKind, text: &str) -> WrappedLine {
+        WrappedLine { kind, text: text.to_owned(), looks: Vec::new() }
+    }
+}
+
+/// A turn's lines as far as they were made.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    /// The turn, its revision, and how often what it said was replaced.
+    of: (u64, u64, u64),
+    lines: Vec<WrappedLine>,
+    /// Lines that stay as they are: those of the pieces before `piece`, and of that one up to `place`.
+    settled: usize,
+    piece: usize,
+    place: Place,
 }
 
 /// The wrapped lines of all turns at one width, with a scroll position.
@@ -114,7 +146,7 @@ pub struct WrappedLine {
 pub struct Scroll {
     width: usize,
     with_prompts: bool,
-    cache: Vec<(u64, Vec<WrappedLine>)>,
+    cache: Vec<Told>,
     /// Lines from the end; 0 is following.
     pub back: usize,
     pub follow: bool,
@@ -132,15 +164,11 @@ impl Scroll {
             self.cache.clear();
             self.width = width;
         }
-        self.cache.truncate(turns.len());
-        for (i, t) in turns.iter().enumerate() {
-            match self.cache.get_mut(i) {
-                Some((rev, _)) if *rev == t.rev => {}
-                Some(slot) => *slot = (t.rev, wrapped(t, width, self.with_prompts)),
-                None => self.cache.push((t.rev, wrapped(t, width, self.with_prompts))),
-            }
+        self.cache.resize_with(turns.len(), Told::default);
+        for (told, turn) in self.cache.iter_mut().zip(turns) {
+            told.go_on(turn, width, self.with_prompts);
         }
-        let total = self.cache.iter().map(|(_, l)| l.len()).sum();
+        let total = self.cache.iter().map(|told| told.lines.len()).sum();
         if self.follow {
             self.back = 0;
         } else if total > self.total {
@@ -161,7 +189,7 @@ impl Scroll {
 
     /// All lines, oldest first.
     pub fn lines(&self) -> impl Iterator<Item = &WrappedLine> {
-        self.cache.iter().flat_map(|(_, l)| l)
+        self.cache.iter().flat_map(|told| &told.lines)
     }
 
     /// Moves so that `line` is the first of `height`, or as near as the end allows.
@@ -174,17 +202,48 @@ impl Scroll {
     pub fn window(&self, height: usize) -> Vec<&WrappedLine> {
         let end = self.total.saturating_sub(self.back.min(self.total.saturating_sub(height)));
         let start = end.saturating_sub(height);
-        self.cache.iter().flat_map(|(_, l)| l).skip(start).take(end - start).collect()
+        self.cache.iter().flat_map(|told| &told.lines).skip(start).take(end - start).collect()
     }
 }
 
-fn wrapped(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
-    let width = width.max(8);
-    let mut out = Vec::new();
-    let one = |kind, text: &str| WrappedLine { kind, text: text.to_owned() };
+impl Told {
+    /// Brings the lines up to what `turn` says by now.
+    fn go_on(&mut self, turn: &Turn, width: usize, with_prompts: bool) {
+        let of = (turn.id, turn.rev, turn.replaced);
+        if self.of == of {
+            return;
+        }
+        let width = width.max(8);
+        if (self.of.0, self.of.2) != (of.0, of.2) || self.lines.is_empty() {
+            *self = Told { lines: opening(turn, width, with_prompts), ..Told::default() };
+            self.settled = self.lines.len();
+        }
+        self.of = of;
+        self.lines.truncate(self.settled);
+        self.lines[0] = head(turn, width, with_prompts);
+        for (i, (reasoning, text)) in turn.pieces.iter().enumerate().skip(self.piece) {
+            let kind = if *reasoning { LineKind::Reasoning } else { LineKind::Text };
+            let text = text.trim_end_matches('\n');
+            let mut fresh: Vec<Rendered> = Vec::new();
+            markdown::settle(text, &mut self.place, width - 2, &mut fresh);
+            self.settled += fresh.len();
+            // Only the last piece grows.
+            let last = i + 1 == turn.pieces.len();
+            markdown::rest(text, &self.place, turn.live && last, width - 2, &mut fresh);
+            self.lines.extend(fresh.into_iter().map(|l| WrappedLine { kind, text: l.text, looks: l.looks }));
+            if !last {
+                (self.settled, self.piece, self.place) = (self.lines.len(), i + 1, Place::default());
+            }
+        }
+        self.lines.push(WrappedLine::plain(LineKind::Blank, ""));
+    }
+}
+
+/// Who speaks, and at what length.
+fn head(t: &Turn, width: usize, with_figures: bool) -> WrappedLine {
     let model = if t.model.is_empty() { String::new() } else { format!(" · {}", t.model) };
     let mut head = format!("{}{model}", t.role);
-    if with_prompts {
+    if with_figures {
         if let Some(r) = t.round {
             head.push_str(&format!(" · round {r}"));
         }
@@ -196,18 +255,17 @@ fn wrapped(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
     if t.interrupted {
         head.push_str(" · interrupted");
     }
-    out.push(one(LineKind::Head, &crate::config::text::fit(&head, width)));
+    WrappedLine::plain(LineKind::Head, &crate::config::text::fit(&head, width))
+}
+
+/// What stands before an answer: who speaks, and what was sent, as it was.
+fn opening(t: &Turn, width: usize, with_prompts: bool) -> Vec<WrappedLine> {
+    let mut out = vec![head(t, width, with_prompts)];
     if with_prompts && !t.prompt.is_empty() {
-        out.push(one(LineKind::Note, "sent:"));
-        out.extend(wrap(&t.prompt, width - 2).into_iter().map(|text| WrappedLine { kind: LineKind::Prompt, text }));
-        out.push(one(LineKind::Note, "answered:"));
+        out.push(WrappedLine::plain(LineKind::Note, "sent:"));
+        out.extend(wrap(&t.prompt, width - 2).iter().map(|text| WrappedLine::plain(LineKind::Prompt, text)));
+        out.push(WrappedLine::plain(LineKind::Note, "answered:"));
     }
-    for (reasoning, text) in &t.pieces {
-        let kind = if *reasoning { LineKind::Reasoning } else { LineKind::Text };
-        let text = text.trim_end_matches('\n');
-        out.extend(wrap(text, width - 2).into_iter().map(|text| WrappedLine { kind, text }));
-    }
-    out.push(one(LineKind::Blank, ""));
     out
 }
 

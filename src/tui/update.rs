@@ -5,6 +5,7 @@ use super::decide::{approvable, closed, vetoable};
 use super::layout::{self, list_rows};
 use super::list::RowRef;
 use super::modal::{Ask, LINE_BYTES, Modal, paste};
+use super::timeline::Past;
 use crate::config::{Act, Key};
 use crate::plan::{Action, Status};
 use crate::session::{Command, Proposer, USUAL_TURNS};
@@ -198,14 +199,14 @@ impl App {
             Act::RemoveBlock => self.decide(App::remove_block),
             Act::Confirm if self.view == View::Evaluate => self.enter_evaluate(),
             Act::Confirm if self.view == View::Profile => self.open_row(),
+            Act::Confirm if self.view == View::Timeline => self.restore(),
             Act::Select => self.select_range(),
             Act::Mark => self.mark(),
             Act::Confirm => self.confirm(),
             Act::ApproveBlock => self.decide(App::approve_block),
             Act::ApproveAll => self.decide(App::approve_shown),
             Act::Note => self.prompt(Ask::Note, "note to the agents", "goes into the next prompt", ""),
-            Act::Undo if self.drop_drafts() => self.outlook_stale = true,
-            Act::Undo => self.command(Command::Undo),
+            Act::Undo => self.undo(),
             Act::Redo => self.command(Command::Redo),
             Act::Profile => self.with_commit(Command::Profile),
             Act::Measure => match self.pointed().map(|l| l.name.clone()) {
@@ -301,7 +302,7 @@ impl App {
 
     pub(super) fn show(&mut self, view: View) {
         if self.view != view {
-            self.scroll = 0;
+            (self.scroll, self.past) = (0, Past::default());
             self.look_again();
         }
         self.view = view;
@@ -318,6 +319,9 @@ impl App {
             return;
         }
         let rows = way * step.lines(layout::inside(self.layout().body).height as usize) as isize;
+        if self.view == View::Timeline {
+            return self.step_past(rows);
+        }
         if self.view == View::Profile && self.step_page(rows, matches!(step, Stride::Page)) {
             return;
         }
@@ -489,7 +493,8 @@ impl App {
             Act::TakePen => self.connected && !self.has_pen(),
             Act::Confirm => {
                 let into = self.view == View::Profile || (self.view == View::Evaluate && self.page().is_some());
-                into || (review && !self.drafts.is_empty())
+                let back = self.view == View::Timeline && self.reviewable();
+                into || back || (review && !self.drafts.is_empty())
             }
             Act::OtherWay => self.view == View::Evaluate && self.page().is_some(),
             Act::ToggleFold => self.view == View::Review && self.row_block().is_some(),

@@ -3,7 +3,7 @@
 use crate::{drawn, fixture, press, text};
 use paring::config::{ColorLevel, Settings};
 use paring::session::{
-    Answer, Changed, Command, Feed, HostMsg, Item, Leads, PAGE, Picture, State, Taken, Way, WhatChanged,
+    Answer, Changed, Command, Feed, HostMsg, Item, Leads, PAGE, Part, Picture, State, Taken, Way, WhatChanged,
 };
 use paring::tui::{App, Effect};
 use ratatui::style::Color;
@@ -235,6 +235,25 @@ fn nothing_of_it_leaves_its_area_at_any_size() {
             served(&mut app);
             press(&mut app, "<tab>");
             served(&mut app);
+        }
+    }
+}
+
+/// A round that stopped early says over how many items its figures are, wherever they stand beside those of all.
+#[test]
+fn figures_of_a_part_say_of_how_many() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut state = fixture::verdict().state;
+        let e = state.rounds[1].evaluation.as_mut().expect("evaluated");
+        e.part = Some(Part { of: e.metrics.n, level: 0.95 });
+        e.metrics.n = 640;
+        let mut app = looking(state, Settings::default(), size);
+        let seen = text(&drawn(&mut app));
+        assert!(seen.lines().any(|l| l.contains("r1 of 640")), "the list: {seen}");
+        let header = seen.lines().next().unwrap_or_default();
+        assert!(header.contains("of 640"), "{header}");
+        if size.0 > 80 {
+            assert!(seen.matches("r1 of 640").count() >= 2, "and the plot: {seen}");
         }
     }
 }

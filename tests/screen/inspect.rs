@@ -95,6 +95,28 @@ fn activations_are_asked_for_between_jobs_and_told_beside_every_precision() {
     assert!(seen.contains("the data is gone"), "{seen}");
 }
 
+/// The cut and the knee of a curve that has one, in bars and words.
+#[test]
+fn the_knee_stands_beside_the_cut() {
+    let at = |scores: Vec<f32>, settings: Settings| {
+        let mut app = inspecting((120, 40), settings, "blocks.8.mlp.fc1");
+        let group = "blocks.8.mlp.fc1".to_owned();
+        app.host(HostMsg::Feed { feed: Feed::Units { group, scores } });
+        text(&drawn(&mut app))
+    };
+    let bent: Vec<f32> =
+        (0..97).map(|i| if i < 24 { 1.0 - i as f32 * 0.04 } else { 0.05 - (i - 24) as f32 * 5e-4 }).collect();
+    let seen = at(bent.clone(), Settings::default());
+    assert!(seen.contains("◂ cut at 2304, k knee at 768"), "{seen}");
+    let marks = seen.lines().find(|l| l.contains('k') && l.contains('◂') && !l.contains("cut")).expect("marks");
+    assert!(marks.find('k') < marks.find('◂'), "{marks}");
+    insta::assert_snapshot!("row_with_a_knee", seen);
+    let plain = Settings { ascii: true, colors: ColorLevel::None, ..Settings::default() };
+    let seen = at(bent, plain);
+    assert!(seen.is_ascii() && seen.contains("< cut at 2304, k knee at 768"), "{seen}");
+    assert!(!at(vec![1.0; 64], Settings::default()).contains("knee"), "a constant curve has none");
+}
+
 #[test]
 fn a_row_in_full_at_three_sizes() {
     for size in [(80, 24), (120, 40), (200, 60)] {

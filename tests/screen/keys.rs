@@ -77,6 +77,25 @@ fn an_exact_ratio_replaces_the_number_in_the_prompt() {
     assert_eq!(commands, [Command::Decide { target, action: Action::Prune { ratio: 0.5, kept: vec![] } }]);
 }
 
+/// The newest act goes first, whether it was kept or not, and what goes is said.
+#[test]
+fn undo_takes_the_newest_act_first() {
+    let mut app = reviewing();
+    go(&mut app, "blocks.11.mlp.fc1");
+    press(&mut app, "]");
+    let limit = Constraint { target: group("blocks.5.mlp.fc1"), limit: Limit::Freeze, reason: String::new() };
+    event(&mut app, Event::ConstraintSet { constraint: limit });
+    assert_eq!(sent(press(&mut app, "u")), [Command::Undo], "the limit is newer");
+    assert_eq!(app.drafts.len(), 1);
+    event(&mut app, Event::Undone);
+    assert_eq!(sent(press(&mut app, "u")), []);
+    let said = app.message.clone().map_or(String::new(), |(_, m)| m);
+    assert!(
+        app.drafts.is_empty() && said.contains("blocks.11.mlp.fc1 is dropped") && said.contains("undoes next"),
+        "{said}"
+    );
+}
+
 #[test]
 fn dragging_is_local_until_it_is_kept() {
     let fc1 = group("blocks.11.mlp.fc1");

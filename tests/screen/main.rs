@@ -13,6 +13,7 @@ mod keys;
 mod latency;
 mod looks;
 mod many;
+mod markdown;
 mod mouse;
 mod picker;
 mod plan;
@@ -20,6 +21,7 @@ mod plans;
 mod profile;
 mod report;
 mod robust;
+mod timeline;
 mod weights;
 mod work;
 

@@ -124,6 +124,24 @@ fn each_group_moves_by_its_own_steps_and_one_key_drops_it() {
     assert!(app.drafts.is_empty());
 }
 
+/// Every selected row is accounted for: edits, and those that there are none for.
+#[test]
+fn rows_that_something_is_not_for_are_counted_with_why() {
+    let mut app = reviewing((120, 40));
+    press(&mut app, ":select blocks.5.*<enter>]");
+    let (rows, edits) = (app.selected().len(), app.drafts.len());
+    let said = message(&app).to_owned();
+    assert!(edits < rows && said.starts_with(&format!("ratio: {edits} edits; ")), "{said}");
+    assert!(said.contains("no group to prune") || said.contains("rows elsewhere"), "{said}");
+    press(&mut app, "<esc>p");
+    let said = message(&app).to_owned();
+    assert!(said.contains("weights of"), "{said}");
+    press(&mut app, "<esc>");
+    let approved = sent(press(&mut app, "a"));
+    assert!(matches!(&approved[..], [Command::Approve { .. }]), "{approved:?}");
+    assert!(message(&app).contains("nothing open"), "{}", message(&app));
+}
+
 #[test]
 fn rows_that_cannot_take_it_are_counted_and_named() {
     let mut app = reviewing((120, 40));

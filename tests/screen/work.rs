@@ -125,6 +125,23 @@ fn who_attaches_during_a_run_sees_that_it_runs() {
     }
 }
 
+/// A long line of the log shares the status with a bar, which comes first; a failure is told whole.
+#[test]
+fn a_doubt_does_not_hide_a_running_bar() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut a = app(running(), size);
+        progress(&mut a, "evaluate", 12, 40);
+        let text =
+            "the latency factor 0.71x [0.66, 0.79] is in doubt: other programs had the processors in 31 % of the runs"
+                .to_owned();
+        feed(&mut a, Feed::Log { level: "warn".into(), text });
+        let line = status(&mut a);
+        assert!(line.contains("evaluate") && line.contains("12/40") && line.contains("the latency factor"), "{line}");
+        event(&mut a, Event::Failed { what: "evaluate".into(), message: "no memory; hint: a smaller batch".into() });
+        assert!(status(&mut a).contains("hint: a smaller batch"));
+    }
+}
+
 #[test]
 fn a_verdict_is_not_pushed_off_by_bars() {
     for (width, height) in [(60, 20), (80, 24), (120, 40)] {

@@ -4,10 +4,13 @@ use super::{Canvas, span};
 use crate::config::{Act, Role};
 use crate::session::ROLES;
 use crate::tui::app::{App, Pane, View};
+use crate::tui::markdown::Look;
 use crate::tui::num::{count, duration};
+use crate::tui::palette::Palette;
 use crate::tui::stream::{LineKind, Scroll, WrappedLine};
 use crate::words::counted;
 use ratatui::layout::Rect;
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 
 /// Who speaks where no endpoint is set.
@@ -130,19 +133,65 @@ fn lines(c: &mut Canvas<'_>, inner: Rect, scroll: &Scroll) {
             }
             LineKind::Reasoning => {
                 c.put(inner, row, 0, pal.glyph("▏", "|"), pal.fg(Role::Faint));
-                c.put(inner, row, 1, &l.text, pal.fg(Role::Reasoning));
+                words(c, inner, row, l, pal.fg(Role::Reasoning));
             }
             LineKind::Prompt => {
                 c.put(inner, row, 0, pal.glyph("│", ">"), pal.fg(Role::Border));
                 c.put(inner, row, 2, &l.text, pal.fg(Role::Dim));
             }
-            LineKind::Text => c.put(inner, row, 1, &l.text, pal.fg(Role::Fg)),
+            LineKind::Text => words(c, inner, row, l, pal.fg(Role::Fg)),
             LineKind::Note => c.put(inner, row, 0, &l.text, pal.bold(Role::Dim)),
             LineKind::Blank => {}
         }
     }
     super::marks::rows(c, inner);
     super::marks::sought(c, inner);
+}
+
+/// A line of what was said, with its looks; reasoning keeps its colour.
+fn words(c: &mut Canvas<'_>, inner: Rect, row: u16, line: &WrappedLine, plain: Style) {
+    let pal = c.pal;
+    let (mut spans, mut at) = (Vec::new(), 0);
+    let mut push = |range: std::ops::Range<usize>, look: Look| {
+        let text = line.text.get(range).unwrap_or_default();
+        let text = if look.mark && pal.ascii { text.chars().map(ascii).collect() } else { text.to_owned() };
+        spans.push(span(text, style(pal, look, line.kind, plain)));
+    };
+    for (range, look) in &line.looks {
+        push(at..range.start, Look::default());
+        push(range.clone(), *look);
+        at = range.end;
+    }
+    push(at..line.text.len(), Look::default());
+    let area = Rect { x: inner.x + 1, width: inner.width.saturating_sub(1), ..inner };
+    c.line(area, row, &Line::from(spans));
+}
+
+/// The ASCII form of a mark that stands for Markdown's.
+fn ascii(mark: char) -> char {
+    match mark {
+        '•' | '─' => '-',
+        '┃' => '|',
+        c => c,
+    }
+}
+
+fn style(pal: &Palette, look: Look, kind: LineKind, plain: Style) -> Style {
+    let own = |role| if kind == LineKind::Reasoning { plain } else { pal.fg(role) };
+    let mut style = match look {
+        Look { mark: true, .. } => pal.fg(Role::Faint),
+        Look { code: true, .. } => own(Role::Key),
+        Look { link: true, .. } => own(Role::Accent),
+        Look { heading: true, .. } => own(Role::Title),
+        _ => plain,
+    };
+    if look.strong || look.heading {
+        style = style.add_modifier(Modifier::BOLD);
+    }
+    if look.emphasis {
+        style = style.add_modifier(Modifier::ITALIC);
+    }
+    style
 }
 
 /// View 3: everything that was sent and said.

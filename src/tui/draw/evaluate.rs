@@ -215,6 +215,15 @@ impl Col {
     }
 }
 
+/// A round's name, with how many items its scores are over where those are not all.
+fn name(e: &Evaluation) -> String {
+    match (e.round, e.part) {
+        (0, _) => "baseline".to_owned(),
+        (round, None) => format!("round {round}"),
+        (round, Some(_)) => format!("r{round} of {}", e.metrics.n),
+    }
+}
+
 fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let (app, pal) = (c.app, c.pal);
     let (Some(base), Some(selected)) = (evals.first(), app.looked_at()) else { return };
@@ -232,7 +241,8 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let inner = c.pane(area, title, focused);
     let other = evals.iter().find_map(|e| e.metrics.others.first()).map(|r| format!("{} {}", r.name, r.unit));
     let (score, other) = (app.state.metric().title(), other.unwrap_or_default());
-    let cols = columns(inner.width as usize, |col, fixed| {
+    let names = evals.iter().map(|e| width(&name(e))).max().unwrap_or(0).max(NAME - 1);
+    let cols = columns((inner.width as usize).saturating_sub(names + 1 - NAME), |col, fixed| {
         let title = match col {
             Col::Score => score.as_str(),
             Col::Other => other.as_str(),
@@ -242,7 +252,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         (title.to_owned(), evals.iter().map(of).max().unwrap_or(0).max(width(title.trim_end())))
     });
     let titles: String = cols.iter().map(|(col, title, w)| col.aligned(title, *w)).collect();
-    c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", 9)), pal.fg(Role::Dim));
+    c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", names)), pal.fg(Role::Dim));
     // The selected one is seen, with what its verdict rests on where there is room for that.
     let rows = inner.height.saturating_sub(1) as usize;
     let at = evals.iter().position(|e| e.round == selected.round).unwrap_or(0);
@@ -252,8 +262,7 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let round = app.state.round_at(e.round);
         let rolled = round.is_some_and(|r| r.rolled_back.is_some());
         let fg = pal.fg(if rolled { Role::Faint } else { Role::Fg });
-        let name = if e.round == 0 { "baseline".to_owned() } else { format!("round {}", e.round) };
-        let mut spans = vec![span(format!(" {}", left(&name, 9)), fg)];
+        let mut spans = vec![span(format!(" {}", left(&name(e), names)), fg)];
         for &(col, _, w) in &cols {
             let style = match col {
                 Col::Score if !rolled => pal.bold(Role::Fg),

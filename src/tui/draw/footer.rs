@@ -5,13 +5,13 @@ use super::{Canvas, span};
 use crate::config::text::{clean, fit, width};
 use crate::config::{Act, Role};
 use crate::session::Phase;
-use crate::tui::app::{App, Pane, View};
+use crate::tui::app::{App, Level, Pane, View};
 use crate::tui::num::duration;
 use ratatui::layout::{Position, Rect};
 use ratatui::text::{Line, Span};
 
-/// How far the work is, then the newest message or what to do next. The message comes first when there is not room for
-/// both: a verdict must not be pushed off by a bar.
+/// How far the work is, then the newest message or what to do next. Where there is not room for all of both the work keeps its bar and the
+/// message is cut, unless that is a failure or asks for a verdict: neither may be pushed off by a bar.
 pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     if area.height == 0 {
@@ -27,8 +27,12 @@ pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
     let said = message.as_ref().map_or(0, Span::width);
     let mut spans: Vec<Span<'static>> = vec![Span::raw(" ")];
     if app.busy() {
-        let levels = (0..=WORK_DETAILS).rev().map(|detail| work(c, detail));
-        spans.extend(levels.into_iter().find(|w| wide(w) + said <= room).unwrap_or_default());
+        let level = |most: usize, beside: usize| {
+            (0..=most).rev().map(|detail| work(c, detail)).find(|w| wide(w) + beside <= room)
+        };
+        let first = app.state.phase == Phase::Verdict || matches!(&app.message, Some((Level::Bad, _)));
+        let beside = level(WORK_DETAILS, said).or_else(|| level(WITH_BAR, LEAST_SAID).filter(|_| !first));
+        spans.extend(beside.unwrap_or_default());
     }
     let left = room.saturating_sub(wide(&spans) - 1);
     spans.extend(message.map(|m| span(fit(&m.content, left).into_owned(), m.style)));
@@ -36,6 +40,10 @@ pub(super) fn status(c: &mut Canvas<'_>, area: Rect) {
 }
 
 const WORK_DETAILS: usize = 5;
+/// The bar and how long it takes.
+const WITH_BAR: usize = 2;
+/// Columns of a message that is cut.
+const LEAST_SAID: usize = 24;
 
 /// What is under way: with everything (5), without what was last measured (4), without what it is at (3), without the rate (2), without the bar (1), and as its
 /// name alone (0).
@@ -176,7 +184,9 @@ fn wanted(view: View, pane: Pane) -> Vec<Act> {
         (View::Agents, _) => {
             vec![Interrupt, Follow, NextName, NextMatch, Search, PageUp, PageDown, Note, Yank, View1, Command, Help]
         }
-        (View::Timeline, _) => vec![Undo, Redo, NextMatch, Search, PageUp, PageDown, Yank, View1, Command, Help],
+        (View::Timeline, _) => {
+            vec![Confirm, Undo, Redo, NextMatch, Search, PageUp, PageDown, Yank, View1, Command, Help]
+        }
         (View::Control, _) => vec![TakePen, NextLevel, Interrupt, Export, View1, Yank, Command, Detach, Help],
         (View::Plans, _) => {
             vec![TakePen, TakeRow, TakeBlock, TakeAll, NextPlan, Fork, Undo, Run, View1, Yank, Command, Detach, Help]
@@ -240,6 +250,7 @@ fn short(app: &App, act: Act) -> &'static str {
     match (app.view, act) {
         (View::Profile, Act::NextPane) => "next page",
         (View::Profile, Act::Confirm) => "to the row",
+        (View::Timeline, Act::Confirm) => "restore",
         _ => act.spec().short,
     }
 }

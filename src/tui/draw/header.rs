@@ -180,6 +180,10 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
         let doubt = mark(g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful));
         out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
         if g.points {
+            // Beside figures of all items.
+            if let Some(n) = measured.and_then(|m| m.part).filter(|_| !forecast) {
+                out.push(span(format!(" of {n}"), pal.fg(Role::Warn)));
+            }
             if let Some(ends) = measured.and_then(|m| m.interval).filter(|_| !forecast && d.interval) {
                 out.push(span(format!(" {}", range(&metric, ends, ",")), pal.fg(Role::Dim)));
             }

@@ -2,7 +2,7 @@
 
 use super::{Canvas, span};
 use crate::config::text::left;
-use crate::config::{ACTS, Role};
+use crate::config::{ACTS, Act, Role};
 use crate::tui::app::App;
 use crate::tui::command_line::COMMANDS;
 use crate::tui::palette::{Palette, STANDINGS};
@@ -12,14 +12,14 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 /// What every figure of latency means; in the README too.
-pub const LATENCY: &[&str] = &[
+const LATENCY: &[&str] = &[
     "Latency is the median time of a whole run of one batch, warm, without observers, on the session's device.",
     "A row's ms is its part of that: rows add up to it, so no decision saves more than its rows take.",
     "A factor is the median of new/original over pairs of runs in one minute, the order within a pair by",
     "chance; [ ] is its 95 % interval by order statistics, or with a ? the range of 95 % of single pairs.",
     "The original's ms of that minute stands beside it.",
     "Runs during which threads waited for a processor are left out. ? is a figure not to be decided on: too few",
-    "such runs, samples that scatter, a row unlike its twins. M measures a row again, P all and the original.",
+    "such runs, samples that scatter, a row unlike its twins. {row} measures a row again, {all} all and the original.",
 ];
 
 fn heading(out: &mut Vec<Line<'static>>, text: &str, pal: &Palette) {
@@ -48,6 +48,8 @@ pub fn lines(app: &App) -> Vec<Line<'static>> {
     }
     heading(&mut out, "Latency", pal);
     for line in LATENCY {
+        let keys = [("{row}", Act::Measure), ("{all}", Act::Profile)];
+        let line = keys.iter().fold(line.to_string(), |line, (mark, act)| line.replace(mark, &app.label(*act)));
         out.push(Line::from(span(format!("  {line}"), pal.fg(Role::Fg))));
     }
     heading(&mut out, "Command line", pal);

@@ -15,6 +15,7 @@ use crate::words::counted;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
+use std::collections::BTreeSet;
 
 /// A label's column, a width's, a precision's name.
 const LABEL: usize = 14;
@@ -137,7 +138,8 @@ fn flow(app: &App, a: &Activations, width: usize, out: &mut Vec<Line<'static>>) 
     say(app, "inputs", &text, Role::Dim, width, out);
 }
 
-/// Bars of units, the most important first: those that stay by the plan that is shown, then those that go.
+/// Bars of units, the most important first: those that stay by the plan that is shown, then those that go; below them where that cut is, and
+/// the knee.
 fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
     let (n, pal) = (g.scores.len(), &app.palette);
     let bars = n.min(width.saturating_sub(LABEL + 3)).min(BARS);
@@ -152,6 +154,27 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
         spans.push(span(pal.spark(f64::from(at(i))).to_string(), pal.fg(role)));
     }
     out.push(Line::from(spans));
+    let bar = |unit: usize| (unit.saturating_sub(1) * (bars - 1)).div_ceil((g.size.max(2) - 1).max(1)).min(bars - 1);
+    let cut = (g.kept < g.size).then(|| (0..bars).rev().find(|i| stays(*i)).unwrap_or(0));
+    let mut marks = vec![' '; bars];
+    if let Some(i) = cut {
+        marks[i] = if pal.ascii { '<' } else { '◂' };
+    }
+    if let Some(at) = g.knee.map(bar) {
+        // Where both are one bar the cut's mark stays.
+        marks[at] = if marks[at] == ' ' { 'k' } else { marks[at] };
+    }
+    let told = [
+        cut.map(|_| format!("{} cut at {}", pal.glyph("◂", "<"), g.kept)),
+        g.knee.map(|knee| format!("k knee at {knee}")),
+    ];
+    let told: Vec<String> = told.into_iter().flatten().collect();
+    if !told.is_empty() {
+        let marks: String = marks.into_iter().collect();
+        let lead = span(format!(" {} ", left("", LABEL)), pal.fg(Role::Dim));
+        out.push(Line::from(vec![lead, span(marks.trim_end().to_owned(), pal.bold(Role::Accent))]));
+        say(app, "", &told.join(", "), Role::Fg, width, out);
+    }
     let last = (g.kept * n).div_ceil(g.size.max(1)).clamp(1, n) - 1;
     let text = format!(
         "of {} by what cuts rank them, the most important first; of the {} that stay the last has {:.2} of the first's",
@@ -162,9 +185,17 @@ fn importance(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>
 
 /// What goes together, and what every width would do.
 fn group(app: &App, g: &OfGroup, width: usize, out: &mut Vec<Line<'static>>) {
-    let members = counted(g.makes.len() + g.carries.len() + g.reads.len(), "layer");
+    // As on the decision card: what multiplies.
+    let at = app.groups().iter().position(|x| x.id == g.id);
+    let layers = at.and_then(|i| app.table.coupled.get(i)).copied().unwrap_or(0);
+    let all: BTreeSet<&String> = g.makes.iter().chain(&g.carries).chain(&g.reads).collect();
+    let others = match all.len().saturating_sub(layers) {
+        0 => String::new(),
+        n => format!(" and {n} that pass them on"),
+    };
     let step = if g.granule > 1 { format!(", in steps of {}", g.granule) } else { String::new() };
-    let text = format!("{} {} of {}{step}, {members} together", g.size, g.unit, clean(&g.id));
+    let text =
+        format!("{} {} of {}{step}, a group of {}{others}", g.size, g.unit, clean(&g.id), counted(layers, "layer"));
     say(app, "group", &text, Role::Fg, width, out);
     for (label, names) in [("  made by", &g.makes), ("  carried by", &g.carries), ("  read by", &g.reads)] {
         if !names.is_empty() {

@@ -8,6 +8,7 @@ use crate::plan::{Action, Target};
 use crate::profile::Workload;
 use crate::session::Standing;
 use crate::tui::app::{App, Pane, Shown};
+use crate::tui::blocks;
 use crate::tui::list::{Columns, RowRef, SortKey};
 use crate::tui::num;
 use crate::tui::table::{Figures, Table};
@@ -218,7 +219,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     match app.columns {
         Columns::Costs => {
             let layers: Vec<&Figures> = app.table.layers.iter().map(|l| &l.fig).collect();
-            legend(c, area, most(&layers, SortKey::P50, app.settings.mac_convention), &app.table)
+            let blocks: Vec<&Figures> = app.table.blocks.iter().map(|b| &b.fig).collect();
+            let of = |rows: &[&Figures]| most(rows, SortKey::P50, app.settings.mac_convention);
+            legend(c, area, [of(&blocks), of(&layers)], &app.table)
         }
         Columns::Parameters => {
             let spans = super::weights::legend(c);
@@ -509,10 +512,22 @@ fn block_plan(c: &Canvas<'_>, b: usize) -> Vec<Span<'static>> {
     let settled = all.iter().filter(|s| rank(s) > 0).count();
     let worst = all.iter().min_by_key(|s| rank(s)).map_or(Standing::Free, |s| s.standing);
     let style = pal.fg(pal.standing_role(worst));
-    vec![span(format!("{} {settled}/{}", pal.standing_glyph(worst), all.len()), style)]
+    let sum = app.block_sums.get(b).copied().flatten().map(|part| blocks::words(part, pal.ascii));
+    let counted = format!("{} {settled}/{}", pal.standing_glyph(worst), all.len());
+    vec![span(counted, style), span(sum.map_or(String::new(), |sum| format!(" {sum}")), pal.fg(Role::Fg))]
 }
 
-fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
+/// The scale of the rows that are listed, and where layers and blocks are that of the blocks.
+fn scales(app: &App, p50: [f64; 2]) -> (String, Option<String>) {
+    let listed = |block: bool| app.list.shown.iter().any(|r| matches!(r, RowRef::Block(_)) == block);
+    match p50.map(num::ms) {
+        _ if p50[1] <= 0.0 => (" not measured".to_owned(), None),
+        [blocks, _] if !listed(false) && listed(true) => (format!(" {blocks} ms a block"), None),
+        [blocks, layers] => (format!(" {layers} ms"), listed(true).then(|| format!("blocks {blocks}"))),
+    }
+}
+
+fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
     let (app, pal) = (c.app, c.pal);
     let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
     let mut spans = vec![span("p50 0 ", dim)];
@@ -521,8 +536,9 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
         spans.push(span(format!("{glyph} "), pal.heat(x)));
     }
-    let most = if p50 > 0.0 { format!(" {} ms", num::ms(p50)) } else { " not measured".to_owned() };
-    spans.push(span(most, dim));
+    let (scale, blocks) = scales(app, p50);
+    let blocks = blocks.map(|blocks| format!("{dot}{blocks}"));
+    spans.push(span(scale, dim));
     if t.live_runs > 0 {
         let text = format!("{dot}live {}", crate::words::counted(t.live_runs, "run"));
         spans.push(span(text, pal.fg(Role::Accent)));
@@ -536,13 +552,25 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let mark = num::mark(doubtful);
         let how = if replayed { ", replayed" } else { "" };
         let text = match t.workload {
-            Workload::Pass => format!("{dot}whole {}{mark} ms, batch {batch}{how}", num::ms(ms)),
+            Workload::Pass => {
+                let (whole, batch) = (format!("{dot}whole {}{mark} ms", num::ms(ms)), format!(", batch {batch}{how}"));
+                // The scale of blocks is told rather than the batch, which the card has as well.
+                let told: usize =
+                    spans.iter().map(Span::width).chain([whole.as_str(), batch.as_str()].map(width)).sum();
+                let scale = blocks.as_deref().map_or(0, width);
+                let fits = |w: usize| w + 6 <= usize::from(area.width.saturating_sub(FOOT));
+                match fits(told + scale) || !fits(told - width(&batch) + scale) {
+                    true => format!("{whole}{batch}"),
+                    false => whole,
+                }
+            }
             Workload::Decode { .. } => {
                 format!("{dot}a token {}{mark} ms, {:.1}/s", num::ms(ms), 1e3 / ms.max(1e-9))
             }
         };
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
+    spans.extend(blocks.map(|blocks| span(blocks, dim)));
     if app.list.order_held {
         spans.push(span(format!("{dot}order held"), pal.fg(Role::Warn)));
     }
@@ -556,9 +584,12 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
     foot(c, area, spans);
 }
 
+/// Columns at the list's foot for where the cursor is.
+const FOOT: u16 = 9;
+
 /// The legend at the list's foot, and which row of how many the cursor is on.
 fn foot(c: &mut Canvas<'_>, area: Rect, spans: Vec<Span<'static>>) {
-    let at = Rect { width: area.width.saturating_sub(9), ..area };
+    let at = Rect { width: area.width.saturating_sub(FOOT), ..area };
     c.legend(at, spans);
     let n = c.app.list.shown.len();
     if n > 0 && area.width > 60 {

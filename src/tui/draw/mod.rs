@@ -126,6 +126,8 @@ pub(super) fn span(text: impl Into<String>, style: Style) -> Span<'static> {
     Span::styled(text.into(), style)
 }
 
+pub(super) use text::event_lines;
+
 /// Draws the whole screen.
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
@@ -180,13 +182,12 @@ pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
 /// Lines of the view that scrolls as text.
 pub fn text_lines(app: &App) -> usize {
     match app.view {
-        View::Timeline => app.state.timeline.len(),
         View::Report => report_rows(app).len(),
         View::Evaluate => evaluate::lines(app),
         View::Control => control::lines(app, inside(app.layout().body).width as usize).len(),
         View::Inspect => inspect::lines(app, inside(app.layout().body).width as usize).len(),
         View::Profile => profile::lines(app, inside(app.layout().body).width as usize).len(),
-        View::Review | View::Agents | View::Plans => 0,
+        View::Review | View::Agents | View::Plans | View::Timeline => 0,
     }
 }
 

@@ -122,7 +122,8 @@ fn figure(app: &App, s: &Side, goal: &Goal, metric: &Metric, room: usize) -> Spa
     if let Some(m) = &s.measured
         && let Some(value) = m.get(goal.name).filter(|v| v.is_finite())
     {
-        let text = format!("{} measured in round {}", goal.show(value), m.round);
+        let part = m.part.filter(|_| goal.points).map_or(String::new(), |n| format!(" on {n}"));
+        let text = format!("{} measured{part} in round {}", goal.show(value), m.round);
         return span(cut(text), pal.fg(role(value, Role::Fg)));
     }
     // The original is no forecast of itself.

@@ -31,6 +31,8 @@ pub struct Point {
     pub high: f64,
     pub rolled_back: bool,
     pub pareto: bool,
+    /// Items that the score is over, where those are not all.
+    pub part: Option<usize>,
 }
 
 pub fn points(state: &State, cost: Cost) -> Vec<Point> {
@@ -60,6 +62,7 @@ pub fn points(state: &State, cost: Cost) -> Vec<Point> {
                 high,
                 rolled_back: r.rolled_back.is_some(),
                 pareto: false,
+                part: e.part.map(|_| e.metrics.n),
             };
             (cost_value.is_finite() && e.metrics.score.is_finite()).then_some(p)
         })
@@ -86,6 +89,7 @@ fn forecast(app: &App, base: f64) -> Option<Point> {
         high: score(quality.high),
         rolled_back: false,
         pareto: false,
+        part: None,
     };
     // A range without bounds says nothing, and would leave nothing of the rest.
     let told = [p.cost, p.score, p.low, p.high].iter().all(|v| v.is_finite()) && quality.high - quality.low < 50.0;
@@ -194,7 +198,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
             false => pal.glyph("●", "o"),
         };
         c.put(plot, y, x, glyph, pal.bold(role));
-        let label = if p.round == 0 { "base".to_owned() } else { format!("r{}", p.round) };
+        let part = p.part.map_or(String::new(), |n| format!(" of {n}"));
+        let label = if p.round == 0 { "base".to_owned() } else { format!("r{}{part}", p.round) };
         let lx = if x as usize + 2 + width(&label) > plot.width as usize {
             x.saturating_sub(width(&label) as u16 + 1)
         } else {
@@ -208,7 +213,8 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     c.put(plot, foot, plot.width.saturating_sub(width(name) as u16) / 2, name, dim);
     c.put(area, foot, area.width.saturating_sub(width(&right) as u16), &right, dim);
     if let Some(p) = read {
-        let whose = if p.round == 0 { "baseline".to_owned() } else { format!("round {}", p.round) };
+        let part = p.part.map_or(String::new(), |n| format!(" of {n}"));
+        let whose = if p.round == 0 { "baseline".to_owned() } else { format!("round {}{part}", p.round) };
         let (low, high) = metric.shown_range(metric.scale.abs() * p.low, metric.scale.abs() * p.high);
         let (d, at) = (metric.digits, p.cost);
         let value = metric.value(p.score);

@@ -138,6 +138,10 @@ pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
     if found.iter().any(|d| d.efficiency > 1.05 && d.bound == Bound::Compute) {
         say("a row above its flat shows that the ceiling was measured while the machine was busier: measure again when it is quiet".to_owned());
     }
+    say(format!(
+        "GFLOP/s are of a row's own median with observers; its ms in the list are {:.2} times that, so that rows add up to the whole",
+        profile.scale()
+    ));
     say("bytes are weights, inputs and outputs; what a cache holds need not be moved, so that a row may lie above the slope".to_owned());
     if rest > 0 {
         say(format!("{} without multiplications", counted(rest, "more row")));

@@ -1,8 +1,9 @@
 //! Views that are text: the timeline and the report.
 
 use super::{Canvas, span};
-use crate::config::Role;
 use crate::config::text::{clean, wrap};
+use crate::config::{Act, Role};
+use crate::session::TimelineEntry;
 use crate::tui::app::App;
 use crate::tui::layout::inside;
 use crate::tui::num::clock;
@@ -22,44 +23,64 @@ pub(super) fn timeline(c: &mut Canvas<'_>, area: Rect) {
         c.put(inner, 1, 2, "nothing has happened yet", pal.fg(Role::Dim));
         return;
     }
-    let undo = app.state.undo.last().map(|u| u.seq);
+    let (at, top) = app.past_places();
     let mut row = 0;
-    for e in t.iter().rev().skip(app.scroll) {
+    for (i, e) in t.iter().rev().enumerate().skip(top) {
         if row >= inner.height {
             break;
         }
-        let mut style = pal.fg(Role::Fg);
-        let mut after = Vec::new();
-        if e.undone {
-            style = pal.fg(Role::Faint).add_modifier(Modifier::CROSSED_OUT);
-            after.push(span("  undone", pal.fg(Role::Warn)));
-        }
-        if Some(e.seq) == undo {
-            let u = app.label(crate::config::Act::Undo);
-            after.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
-        }
-        let mut spans = vec![
-            span(format!(" {:>5} ", e.seq), pal.fg(Role::Faint)),
-            span(format!("{}  ", clock(e.at_ms)), pal.fg(Role::Dim)),
-        ];
-        let beside: usize = spans.iter().map(Span::width).sum();
-        let used = beside + after.iter().map(Span::width).sum::<usize>();
-        // Whole, since the way out of a failure stands at its end.
-        for (i, part) in
-            wrap(&clean(&e.text), (inner.width as usize).saturating_sub(used).max(8)).into_iter().enumerate()
-        {
-            if i > 0 {
-                spans.push(span(" ".repeat(beside), style));
-            }
-            spans.push(span(part, style));
-            spans.append(&mut after);
+        for line in event_lines(app, e, inner.width) {
             if row < inner.height {
-                c.line(inner, row, &Line::from(std::mem::take(&mut spans)));
-                row += 1;
+                c.line(inner, row, &line);
+                if i == at {
+                    c.cursor(inner, row);
+                }
             }
+            row = row.saturating_add(1);
+        }
+        if i == at {
+            let first = row.saturating_sub(event_lines(app, e, inner.width).len() as u16);
+            c.put(inner, first, 0, pal.glyph("❯", ">"), pal.bold(Role::Focus).patch(pal.cursor()));
         }
     }
     super::marks::sought(c, inner);
+    if let Some(e) = app.past_event().filter(|_| app.reviewable()) {
+        let text = format!("{} goes back to what was decided after event {}", app.label(Act::Confirm), e.seq);
+        c.legend(area, vec![span(text, pal.fg(Role::Dim))]);
+    }
+}
+
+/// An event's lines in a pane of `width` columns.
+pub fn event_lines(app: &App, e: &TimelineEntry, width: u16) -> Vec<Line<'static>> {
+    let pal = &app.palette;
+    let undo = app.state.undo.last().map(|u| u.seq);
+    let mut style = pal.fg(Role::Fg);
+    let mut after = Vec::new();
+    if e.undone {
+        style = pal.fg(Role::Faint).add_modifier(Modifier::CROSSED_OUT);
+        after.push(span("  undone", pal.fg(Role::Warn)));
+    }
+    if Some(e.seq) == undo {
+        let u = app.label(Act::Undo);
+        after.push(span(format!("  {} {u} undoes this", pal.glyph("◂", "<")), pal.fg(Role::Accent)));
+    }
+    let mut spans = vec![
+        span(format!(" {:>5} ", e.seq), pal.fg(Role::Faint)),
+        span(format!("{}  ", clock(e.at_ms)), pal.fg(Role::Dim)),
+    ];
+    let beside: usize = spans.iter().map(Span::width).sum();
+    let used = beside + after.iter().map(Span::width).sum::<usize>();
+    let mut out = Vec::new();
+    // Whole, since the way out of a failure stands at its end.
+    for (i, part) in wrap(&clean(&e.text), usize::from(width).saturating_sub(used).max(8)).into_iter().enumerate() {
+        if i > 0 {
+            spans.push(span(" ".repeat(beside), style));
+        }
+        spans.push(span(part, style));
+        spans.append(&mut after);
+        out.push(Line::from(std::mem::take(&mut spans)));
+    }
+    out
 }
 
 /// The report's lines wrapped to `width` columns, with how each looks.
