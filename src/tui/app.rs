@@ -3,17 +3,19 @@
 //! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
+use super::columns::Columns;
 use super::evaluate::Looking;
 use super::history::History;
 use super::inspect::Inspected;
 pub use super::layout::View;
-use super::layout::{self, Layout};
-use super::list::{Columns, List, RowRef, SortKey};
+use super::layout::{self, Layout, Shares};
+use super::list::{List, RowRef};
 use super::modal::Modal;
 use super::mouse::Pointer;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::pictures::Means;
+use super::pin::Pin;
 use super::plans::Plans;
 use super::profile::{Page, Profiled};
 use super::seek::Sought;
@@ -29,7 +31,7 @@ use crate::quant::Precision;
 use crate::session::{Command, Event, Feed, HostMsg, Machine, Phase, Progress, QUESTION, Record, Standing, State};
 use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// What the runtime is asked to do.
@@ -42,6 +44,8 @@ pub enum Effect {
     Write(Vec<(String, String)>),
     /// Add a line to those that were entered before.
     Remember(String),
+    /// Keep how the review's panes share the screen.
+    Arrange(Shares),
     Suspend,
     Repaint,
     Quit(Exit),
@@ -167,6 +171,8 @@ pub struct App {
     /// How far weights are off in each precision, by layer, as view 8 asked; and the layer that it asked for last.
     pub rounding: BTreeMap<String, Vec<(Precision, f32)>>,
     pub asked_rounding: Option<String>,
+    /// Layers whose errors are still to be asked for, one after the other.
+    pub(super) errors_due: VecDeque<String>,
     /// What a proposal of theirs may take, in words.
     pub asked_limits: String,
     pub modal: Option<Modal>,
@@ -204,6 +210,9 @@ pub struct App {
     pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
     pub columns: Columns,
+    /// What rows are held against.
+    pub(super) pinned: Option<Pin>,
+    pub shares: Shares,
     /// Figures are of one token after a context, not of a window.
     pub tokens: bool,
     pub plans: Plans,
@@ -225,9 +234,12 @@ pub struct App {
 impl App {
     pub fn new(settings: Settings, size: (u16, u16)) -> App {
         let palette = Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
+        let columns = Columns::new(&settings.columns, &settings.own_columns);
         App {
             palette,
-            list: List::new(SortKey::parse(&settings.sort).unwrap_or_default()),
+            // What is no column was told when settings were read.
+            list: List::new(columns.sort_named(&settings.sort).ok().flatten()),
+            columns,
             settings,
             brief: Scroll::new(false),
             full: Scroll::new(true),
@@ -494,6 +506,7 @@ impl App {
             Feed::Rounding { layer, errors } => {
                 self.rounding.insert(layer, errors);
                 self.outlook_stale = true;
+                self.next_error();
             }
             Feed::Changed(changed) => self.heard_changed(*changed),
             Feed::Agents { at, turns, limits } => {
@@ -528,7 +541,8 @@ impl App {
                 self.table.pulse(layers);
             }
             self.forecasts.rebuild(&self.state);
-            self.list.resort(&self.table, self.settings.mac_convention, rows);
+            self.repin();
+            self.resort();
             self.outlook_stale = true;
         }
         self.list.clamp(rows);
@@ -558,7 +572,7 @@ impl App {
 
     /// The areas as drawing will see them.
     pub fn layout(&self) -> Layout {
-        layout::layout(Rect::new(0, 0, self.size.0, self.size.1), self.view, self.banners().len() as u16)
+        layout::layout(Rect::new(0, 0, self.size.0, self.size.1), self.view, self.banners().len() as u16, self.shares)
     }
 
     pub fn say(&mut self, level: Level, text: impl Into<String>) {

@@ -5,7 +5,9 @@
 //! agent wrote is made safe before it reaches a cell, and the terminal is restored on every way out.
 
 mod app;
+mod arrange;
 mod banner;
+mod columns;
 mod command_line;
 mod complete;
 mod constrain;
@@ -31,9 +33,12 @@ mod palette;
 mod picker;
 pub mod picture;
 mod pictures;
+mod pin;
 mod plans;
 mod profile;
+mod readings;
 pub mod report;
+mod roundings;
 mod runtime;
 mod seek;
 mod select;
@@ -49,6 +54,8 @@ mod yank;
 
 pub use app::{App, Draft, Effect, Exit, Level, Pane, Sent, Shown, View};
 pub use draw::{draw, draw_on};
+pub use layout::Shares;
+pub use list::RowRef;
 pub use num::moment;
 pub use palette::Palette;
 pub use profile::Page;

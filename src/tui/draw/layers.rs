@@ -11,27 +11,26 @@ use crate::plan::{Action, Target};
 use crate::profile::Workload;
 use crate::session::Standing;
 use crate::tui::app::{App, Pane, Shown};
-use crate::tui::list::{Columns, RowRef, SortKey};
-use crate::tui::table::Figures;
-use columns::{Col, Grid, grid, most};
-use legend::{foot, legend};
+use crate::tui::columns::{Column, Figure};
+use crate::tui::list::RowRef;
+use columns::{Col, Grid, PLAN, grid, left_out, placed};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
 
-pub use columns::heading;
 #[cfg(test)]
 pub use columns::headings;
 
 /// Whether a column of the screen is one of the plan's, in a list with this inside.
 pub fn is_plan(app: &App, inner: Rect, x: u16) -> bool {
-    let grid = grid(app, inner);
-    let mut at = inner.x + grid.name_w + 1;
-    for (col, _) in &grid.cols {
-        if *col == Col::Plan {
-            return (at..at + col.width()).contains(&x);
+    let (name_w, cols) = placed(app, inner);
+    let mut at = inner.x + name_w + 1;
+    for col in cols {
+        let w = col.width(&app.columns);
+        if col == Col::Plan {
+            return (at..at + w).contains(&x);
         }
-        at += col.width() + 1;
+        at += w + 1;
     }
     false
 }
@@ -41,7 +40,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     let focused = app.pane == Pane::Layers;
     let mut title = vec![c.title("layers", focused)];
     let arrow = if app.list.reverse { pal.glyph("↑", "^") } else { pal.glyph("↓", "v") };
-    title.push(span(format!(" {} {arrow}", app.list.sort.label()), pal.fg(Role::Accent)));
+    title.push(span(format!(" {} {arrow}", app.columns.label(app.list.sort)), pal.fg(Role::Accent)));
     if let Workload::Decode { context, .. } = app.table.workload {
         title.push(span(format!(" a token after {context}"), pal.bold(Role::Accent)));
     }
@@ -56,6 +55,15 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let n = app.list.shown.iter().filter(|r| matches!(r, RowRef::Layer(_))).count();
         let words = crate::config::text::fit(&app.list.filter, 24).into_owned();
         title.push(span(format!(" / {words} ({n})"), pal.bold(Role::Accent)));
+    }
+    let change = app.columns.shown().contains(&Column::Figure(Figure::Change));
+    if let Some(words) = app.pinned_words().filter(|_| change) {
+        title.push(span(format!(" against {words}"), pal.bold(Role::Accent)));
+    }
+    let (_, cols) = placed(app, super::inside(area));
+    match left_out(app, &cols) {
+        0 => {}
+        n => title.push(span(format!(" {n} more need room"), pal.fg(Role::Warn))),
     }
     let inner = c.pane(area, title, focused);
     if inner.width < 4 || inner.height == 0 {
@@ -75,16 +83,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let text = format!("no layer matches `{}`; {} drops the filter", app.list.filter, app.label(Act::Cancel));
         c.put(body, 1, 2, &text, pal.fg(Role::Dim));
     }
-    match app.columns {
-        Columns::Costs => {
-            let layers: Vec<&Figures> = app.table.layers.iter().map(|l| &l.fig).collect();
-            legend(c, area, most(&layers, SortKey::P50, app.settings.mac_convention), &app.table)
-        }
-        Columns::Parameters => {
-            let spans = super::weights::legend(c);
-            foot(c, area, spans);
-        }
-    }
+    legend::draw(c, area, &grid);
 }
 
 fn empty(c: &mut Canvas<'_>, inner: Rect) {
@@ -103,15 +102,18 @@ fn head(c: &mut Canvas<'_>, inner: Rect, grid: &Grid) {
     let pal = c.pal;
     c.put(inner, 0, 4, "layer", pal.fg(Role::Dim));
     let mut x = grid.name_w;
-    for (col, _) in &grid.cols {
-        let style = if col.sorts() == Some(c.app.list.sort) { pal.bold(Role::Accent) } else { pal.fg(Role::Dim) };
-        let w = col.width() as usize;
-        let text = match col {
-            Col::Plan | Col::Sens => left(&col.title(), w),
-            _ => right(&col.title(), w),
+    let app = c.app;
+    for held in &grid.cols {
+        let (column, w) = (held.col.column(), held.col.width(&app.columns));
+        let sorted = column.is_some() && column == app.list.sort;
+        let style = if sorted { pal.bold(Role::Accent) } else { pal.fg(Role::Dim) };
+        let title = held.col.title(&app.columns, &app.table.rounds);
+        let text = match held.col {
+            Col::Plan | Col::Of(Column::Figure(Figure::Sens)) => left(&title, w as usize),
+            Col::Of(_) | Col::History(_) => right(&title, w as usize),
         };
         c.put(inner, 0, x + 1, &text, style);
-        x += col.width() + 1;
+        x += w + 1;
     }
 }
 
@@ -171,7 +173,7 @@ fn plan(c: &mut Canvas<'_>, body: Rect, row: u16, at: u16, r: RowRef, ground: St
         RowRef::Layer(i) => layer_plan(c, i),
     };
     let mut x = at;
-    let end = at + Col::Plan.width();
+    let end = at + PLAN;
     for s in spans {
         let w = width(&s.content) as u16;
         if x + w > end + 1 {
@@ -228,7 +230,7 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
         p.content = format!(" {}", p.content.replacen(' ', "", 1)).into();
     }
     let w: usize = parts.iter().map(|s| width(&s.content)).sum();
-    if w > Col::Plan.width() as usize {
+    if w > PLAN as usize {
         for s in &mut parts {
             s.content = s.content.replacen(' ', "", 1).into();
         }

@@ -1,13 +1,29 @@
 //! A row of the layer list: its figures with their heat, sparklines and bars.
 
-use super::columns::{Col, Grid};
+use super::columns::{Col, Grid, Held};
 use super::{name, plan};
 use crate::config::Role;
 use crate::config::text::right;
+use crate::tui::columns::{Column, Figure};
 use crate::tui::draw::Canvas;
 use crate::tui::list::RowRef;
 use crate::tui::num;
+use crate::tui::table::Figures;
 use ratatui::style::{Modifier, Style};
+
+/// What the cells of a row have in common.
+struct Row<'a> {
+    at: RowRef,
+    line: u16,
+    fig: Figures,
+    spark: &'a [f64],
+    /// Which of a column's scales is its own.
+    scale: usize,
+    gone: bool,
+    live: bool,
+    ground: Style,
+    bold: Modifier,
+}
 
 pub(super) fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor: bool) {
     let (app, pal, body) = (c.app, c.pal, grid.body);
@@ -35,78 +51,87 @@ pub(super) fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor:
         let role = if some == rows.len() { Role::Edited } else { Role::Faint };
         c.put(body, row, 2, pal.glyph("▌", "|"), pal.bold(role).patch(ground));
     }
+    let of = Row { at: r, line: row, fig, spark, scale, gone, live, ground, bold };
     let mut x = grid.name_w;
-    for (col, most) in &grid.cols {
-        let (w, at) = (col.width() as usize, x + 1);
-        x += col.width() + 1;
-        let figure = col.sorts().and_then(|key| key.figure(&fig, app.settings.mac_convention));
-        let heat = figure.filter(|_| most[scale] > 0.0).map_or(0.0, |v| v / most[scale]);
-        let text = match col {
-            Col::P50 => figure.map(num::ms),
-            Col::Memory | Col::Macs => figure.map(|v| num::scaled(v, 1e6)),
-            Col::Params => Some(num::count(fig.params)),
-            Col::Weight => figure.map(|v| num::scaled(v, 1.0)),
-            // The title has the unit, so that a mark has room.
-            Col::Zeros | Col::Rank => figure.map(|v| num::percent(v).trim_end_matches('%').to_owned()),
-            Col::Gradient | Col::Importance => figure.map(num::fine),
-            Col::Noise => figure.map(num::about),
-            Col::Share => {
-                if let Some(s) = fig.share.filter(|_| !gone) {
-                    let bar = pal.bar(heat, 2);
-                    c.put(body, row, at, &bar, pal.fg(Role::Bar).patch(ground));
-                    let style = pal.fg(Role::Dim).patch(ground).add_modifier(bold);
-                    c.put(body, row, at + 2, &right(&format!("{:.1}%", s * 100.0), 5), style);
-                }
-                continue;
-            }
-            Col::Sens => {
-                for (k, v) in resample(spark, w).into_iter().enumerate() {
-                    let x = (v / t.sens_scale).max(0.0).sqrt();
-                    let glyph = pal.spark(x).to_string();
-                    let role = if x > 0.7 { Role::Warn } else { Role::Dim };
-                    c.put(body, row, at + k as u16, &glyph, pal.fg(role).patch(ground));
-                }
-                continue;
-            }
-            Col::Plan => {
-                plan(c, body, row, at, r, ground);
-                continue;
-            }
+    for held in &grid.cols {
+        let (w, at) = (held.col.width(&app.columns), x + 1);
+        x += w + 1;
+        match held.col {
+            Col::Plan => plan(c, body, row, at, r, ground),
             Col::History(k) => {
-                if let Some(v) = history.get(*k).copied().flatten() {
-                    c.put(body, row, at, &right(&num::ms(v), w), pal.fg(Role::Dim).patch(ground));
+                if let Some(v) = history.get(k).copied().flatten() {
+                    c.put(body, row, at, &right(&num::ms(v), w as usize), pal.fg(Role::Dim).patch(ground));
                 }
-                continue;
             }
-        };
-        let measured = matches!(col, Col::P50);
-        let beats = fig.weights.live && matches!(col, Col::Weight | Col::Gradient | Col::Importance | Col::Noise);
-        let stored = matches!(col, Col::Weight | Col::Zeros | Col::Rank) && !beats;
-        match text {
-            Some(text) if !gone => {
-                let density = if pal.wants_density() { pal.density(heat).to_string() } else { " ".to_owned() };
-                let mut style = pal.heat(heat).add_modifier(bold);
-                if pal.wants_density() {
-                    style = style.patch(ground);
-                }
-                // Live figures are italic until the run ends; a figure of an older model is marked.
-                if (live && measured) || beats {
-                    style = style.add_modifier(Modifier::ITALIC);
-                }
-                let mark = match (measured, fig.doubtful && !live) {
-                    (true, true) => "?",
-                    (true, false) if t.stale => pal.glyph("†", "'"),
-                    // Looked at in part.
-                    _ if stored && fig.weights.sampled && !matches!(col, Col::Rank) => "~",
-                    _ if stored && t.stale => pal.glyph("†", "'"),
-                    _ => "",
-                };
-                let body_w = w - 1 - mark.chars().count();
-                c.put(body, row, at, &format!("{density}{}{mark}", right(&text, body_w)), style);
-            }
-            _ => c.put(body, row, at, &right(pal.none(), w), pal.fg(Role::Faint).patch(ground)),
+            Col::Of(Column::Figure(Figure::Share)) => share(c, grid, &of, held, at),
+            Col::Of(Column::Figure(Figure::Sens)) => sens(c, grid, &of, w as usize, at),
+            Col::Of(column) => figure(c, grid, &of, (column, held), (at, w as usize)),
         }
     }
+}
+
+fn share(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, held: &Held, at: u16) {
+    let pal = c.pal;
+    let Some(s) = row.fig.share.filter(|_| !row.gone) else { return };
+    let bar = pal.bar(held.scales[row.scale].heat(s), 2);
+    c.put(grid.body, row.line, at, &bar, pal.fg(Role::Bar).patch(row.ground));
+    let style = pal.fg(Role::Dim).patch(row.ground).add_modifier(row.bold);
+    c.put(grid.body, row.line, at + 2, &right(&format!("{:.1}%", s * 100.0), 5), style);
+}
+
+fn sens(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, w: usize, at: u16) {
+    let pal = c.pal;
+    for (k, v) in resample(row.spark, w).into_iter().enumerate() {
+        let x = (v / c.app.table.sens_scale).max(0.0).sqrt();
+        let glyph = pal.spark(x).to_string();
+        let role = if x > 0.7 { Role::Warn } else { Role::Dim };
+        c.put(grid.body, row.line, at + k as u16, &glyph, pal.fg(role).patch(row.ground));
+    }
+}
+
+fn figure(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, (column, held): (Column, &Held), (at, w): (u16, usize)) {
+    let (app, pal) = (c.app, c.pal);
+    let (t, body) = (&app.table, grid.body);
+    let Some(v) = held.readings.of(row.at) else {
+        return c.put(body, row.line, at, &right(pal.none(), w), pal.fg(Role::Faint).patch(row.ground));
+    };
+    let of = match column {
+        Column::Figure(figure) => Some(figure),
+        Column::Own(_) => None,
+    };
+    let change = of == Some(Figure::Change);
+    let scale = held.scales[row.scale];
+    let heat = if change { scale.aside(v) } else { scale.heat(v) };
+    let mut style = match change {
+        // Both medians' ranges meet: no change is shown.
+        true if app.change(row.at).is_some_and(|c| c.within) => pal.fg(Role::Faint).patch(row.ground),
+        true => pal.diverging(heat),
+        false => pal.heat(heat),
+    };
+    style = style.add_modifier(row.bold);
+    let density = if pal.wants_density() { pal.density(heat.abs()).to_string() } else { " ".to_owned() };
+    if pal.wants_density() {
+        style = style.patch(row.ground);
+    }
+    let measured = matches!(of, Some(Figure::P50 | Figure::P95 | Figure::Change));
+    let pulse = matches!(of, Some(Figure::Weight | Figure::Gradient | Figure::Importance | Figure::Noise));
+    let beats = row.fig.weights.live && pulse;
+    let stored = matches!(of, Some(Figure::Weight | Figure::Zeros | Figure::Rank)) && !beats;
+    // Live figures are italic until the run ends; a figure of an older model is marked.
+    if (row.live && measured) || beats {
+        style = style.add_modifier(Modifier::ITALIC);
+    }
+    let mark = match (measured, row.fig.doubtful && !row.live) {
+        (true, true) => "?",
+        (true, false) if t.stale => pal.glyph("†", "'"),
+        // Looked at in part.
+        _ if stored && row.fig.weights.sampled && of != Some(Figure::Rank) => "~",
+        _ if stored && t.stale => pal.glyph("†", "'"),
+        _ => "",
+    };
+    let room = w - 1 - mark.chars().count();
+    let text = app.told(column, v);
+    c.put(body, row.line, at, &format!("{density}{}{mark}", right(&text, room)), style);
 }
 
 /// `n` values that stand for all of `v`, at most one a column.

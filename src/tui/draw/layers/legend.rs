@@ -1,24 +1,92 @@
 //! The foot of the layer list: scales of heat, what figures are of, and where the cursor is.
 
+use super::columns::{Grid, Scale};
 use crate::config::{Act, Role};
 use crate::profile::Workload;
+use crate::tui::columns::{Column, Figure, Set};
 use crate::tui::draw::{Canvas, span};
 use crate::tui::num;
-use crate::tui::table::Table;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use ratatui::text::Span;
 
-pub(super) fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
+pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, grid: &Grid) {
+    let spans = match c.app.columns.set {
+        Set::Costs => costs(c),
+        Set::Parameters => crate::tui::draw::weights::legend(c),
+        Set::Speed | Set::Picked => chosen(c, grid),
+    };
+    foot(c, area, spans);
+}
+
+/// Steps of a scale from `from` to 1.
+fn ramp(c: &Canvas<'_>, from: f64, style: impl Fn(f64) -> Style) -> Vec<Span<'static>> {
+    let step = |i: i32| {
+        let x = from + (1.0 - from) * f64::from(i) / 4.0;
+        let glyph = if c.pal.wants_density() { c.pal.density(x.abs()).to_string() } else { " ".into() };
+        span(format!("{glyph} "), style(x))
+    };
+    (0..=4).map(step).collect()
+}
+
+fn costs(c: &Canvas<'_>) -> Vec<Span<'static>> {
     let (app, pal) = (c.app, c.pal);
-    let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
+    let dim = pal.fg(Role::Dim);
+    let p50 = app.readings(Column::Figure(Figure::P50)).layers.into_iter().flatten().fold(0.0, f64::max);
     let mut spans = vec![span("p50 0 ", dim)];
-    for i in 0..=4 {
-        let x = i as f64 / 4.0;
-        let glyph = if pal.wants_density() { pal.density(x).to_string() } else { " ".into() };
-        spans.push(span(format!("{glyph} "), pal.heat(x)));
-    }
+    spans.extend(ramp(c, 0.0, |x| pal.heat(x)));
     let most = if p50 > 0.0 { format!(" {} ms", num::ms(p50)) } else { " not measured".to_owned() };
     spans.push(span(most, dim));
+    measured(c, &mut spans);
+    if app.table.live_runs == 0 {
+        spans.push(span(format!("{}{}", pal.dot(), app.palette.theme.heat_name), dim));
+    }
+    spans
+}
+
+/// Of columns that have scales of their own.
+fn chosen(c: &Canvas<'_>, grid: &Grid) -> Vec<Span<'static>> {
+    let (app, pal) = (c.app, c.pal);
+    let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
+    let mut spans = vec![span("0 ", dim)];
+    spans.extend(ramp(c, 0.0, |x| pal.heat(x)));
+    spans.push(span(" most", dim));
+    let held = |figure: Figure| grid.cols.iter().find(|h| h.col.column() == Some(Column::Figure(figure)));
+    if let Some(held) = held(Figure::Change) {
+        change(c, held.scales[1], &mut spans);
+    }
+    let errors = grid.cols.iter().filter(|h| matches!(h.col.column(), Some(Column::Figure(f)) if f.is_error()));
+    let due = app.errors_due.len();
+    if errors.clone().next().is_some() && due > 0 {
+        spans.push(span(format!("{dot}errors of {} to come", crate::words::counted(due, "row")), pal.fg(Role::Accent)));
+    } else if errors.into_iter().any(|h| app.unknown_errors(&h.readings)) {
+        spans.push(span(format!("{dot}:errors looks up errors"), dim));
+    }
+    measured(c, &mut spans);
+    spans
+}
+
+/// What changes are held against, and how far they go among layers.
+fn change(c: &Canvas<'_>, scale: Scale, spans: &mut Vec<Span<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let (dim, dot) = (pal.fg(Role::Dim), pal.dot());
+    let most = scale.high.max(-scale.low);
+    match app.pinned_words() {
+        None => spans.push(span(format!("{dot}:pin pins what rows are held against"), dim)),
+        Some(_) if app.baseline().is_none() || most <= 0.0 => {}
+        Some(_) => {
+            let far = format!("{:.0}%", (100.0 * most).max(1.0));
+            spans.push(span(format!("{dot}faster {}{far} ", pal.glyph("−", "-")), dim));
+            spans.extend(ramp(c, -1.0, |x| pal.diverging(x)));
+            spans.push(span(format!(" +{far} slower"), dim));
+        }
+    }
+}
+
+/// What times are of, how far they are to be believed, and what they add up to.
+fn measured(c: &Canvas<'_>, spans: &mut Vec<Span<'static>>) {
+    let (app, pal) = (c.app, c.pal);
+    let (t, dim, dot) = (&app.table, pal.fg(Role::Dim), pal.dot());
     if t.live_runs > 0 {
         let text = format!("{dot}live {}", crate::words::counted(t.live_runs, "run"));
         spans.push(span(text, pal.fg(Role::Accent)));
@@ -46,14 +114,10 @@ pub(super) fn legend(c: &mut Canvas<'_>, area: Rect, p50: f64, t: &Table) {
         let round = t.of_round.unwrap_or(0);
         spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
     }
-    if t.live_runs == 0 {
-        spans.push(span(format!("{dot}{}", app.palette.theme.heat_name), dim));
-    }
-    foot(c, area, spans);
 }
 
 /// The legend at the list's foot, and which row of how many the cursor is on.
-pub(super) fn foot(c: &mut Canvas<'_>, area: Rect, spans: Vec<Span<'static>>) {
+fn foot(c: &mut Canvas<'_>, area: Rect, spans: Vec<Span<'static>>) {
     let at = Rect { width: area.width.saturating_sub(9), ..area };
     c.legend(at, spans);
     let n = c.app.list.shown.len();
