@@ -140,7 +140,7 @@ acts! {
         SortReverse "sort-reverse" ["S"] "reverse" "turn the sort order round";
         Flat "flat" ["t"] "flat" "list of layers without blocks, and back";
         Tokens "tokens" ["d"] "prompt/token" "of a language model: what a whole window takes, or one token after it, and back";
-        Columns "columns" ["w"] "weights" "columns of what layers cost, or of their weights and gradients, and back";
+        Columns "columns" ["w"] "columns" "columns of costs, of weights and gradients, of speed, those that you picked, and back";
         Select "select" ["V"] "select" "begin a range of rows that follows the cursor, or end it; decisions are for all of them";
         Mark "mark" [","] "mark" "pick this row, or the rows of its block, or let them go";
         Search "search" ["/"] "find" "filter rows by name or kind; in a text, go to the words and mark them";
@@ -200,6 +200,9 @@ acts! {
         View7 "view-plans" ["7", "="] "plans" "plans: what is shown beside the planner's, a kept plan or an earlier round";
         View8 "view-row" ["8", "D"] "row" "all that is known of this row: its group at every width, its precisions, its place, what was decided";
         View9 "view-profile" ["9"] "profile" "profile, a page at a time: roofline, memory over the run, where the time goes, how it scatters, the machine";
+        NextLayout "next-layout" ["|"] "layout" "share the review's panes out otherwise: as usual, more for the list, for the agents, for the card, and back";
+        Grow "grow" [")"] "larger" "make the pane that has the keys larger";
+        Shrink "shrink" ["("] "smaller" "make it smaller";
         Follow "follow" ["f"] "follow" "follow the stream, or stop following";
         Yank "yank" ["y"] "copy" "copy this pane's text to the clipboard and a file";
         Explain "explain" ["K"] "explain" "what the figures of this row and the words on this screen mean, and how they were measured";

@@ -1,8 +1,11 @@
 //! Layered settings, keymap and theme loading: a value plus every diagnostic, not the first error. Also the lowest room
-//! for text and colour helpers, for whom the user named as a language model's server ([`Origin`]), and for rules from a file ([`Policy`]).
+//! for text and colour helpers, for whom the user named as a language model's server ([`Origin`]), for rules from a file ([`Policy`]) and for
+//! columns that users write ([`OwnColumn`]).
 
 mod color;
+pub mod columns;
 mod diag;
+mod expression;
 mod keymap;
 mod origin;
 mod pictures;
@@ -16,10 +19,11 @@ mod theme;
 pub const MOST_BYTES: u64 = 1 << 16;
 
 pub use color::{ColorLevel, Rgb, from_256};
+pub use columns::OwnColumn;
 pub use diag::{Diagnostic, nearest, suggestion};
 pub use keymap::{ACTS, Act, ActSpec, Key, Keymap};
 pub use origin::Origin;
 pub use pictures::PictureKind;
 pub use rules::{Policy, Rule, Verb};
-pub use settings::{Loaded, MAC_CONVENTIONS, SORTS, Settings, Sources, config_dir, load, mac_convention, process_env};
+pub use settings::{Loaded, MAC_CONVENTIONS, Settings, Sources, config_dir, load, mac_convention, process_env};
 pub use theme::{BUILT_IN, Role, Theme};

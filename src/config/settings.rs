@@ -8,6 +8,7 @@
 
 use super::MOST_BYTES;
 use super::color::ColorLevel;
+use super::columns::{self, OwnColumn};
 use super::diag::{Diagnostic, suggestion};
 use super::keymap::Keymap;
 use super::origin::Origin;
@@ -34,8 +35,12 @@ pub struct Settings {
     pub pictures: PictureKind,
     /// Take the mouse; else the terminal's own selection of text has it.
     pub mouse: bool,
-    /// Column the layer list is sorted by at first: one of [`SORTS`].
+    /// Column the layer list is sorted by at first, or `order`.
     pub sort: String,
+    /// Columns that it has at first: a set, or names.
+    pub columns: Vec<String>,
+    /// Columns that the user wrote.
+    pub own_columns: Vec<OwnColumn>,
     pub mac_convention: MacConvention,
     pub llm_url: Option<String>,
     pub llm_model: Option<String>,
@@ -77,6 +82,8 @@ impl Default for Settings {
             pictures: PictureKind::Auto,
             mouse: true,
             sort: "p50".into(),
+            columns: vec!["costs".into()],
+            own_columns: Vec::new(),
             mac_convention: MacConvention::ConvLinear,
             llm_url: None,
             llm_model: None,
@@ -115,7 +122,8 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("screen.sync_update", Some("PARING_SYNC_UPDATE")), // false: no synchronized update (for terminals that stumble)
     ("screen.pictures", Some("PARING_PICTURES")), // auto, blocks, kitty, iterm2, sixel or off
     ("screen.mouse", Some("PARING_MOUSE")), // false: leave the mouse to the terminal
-    ("screen.sort", None),                  // first sort column, one of SORTS
+    ("screen.sort", None),                  // first sort column, or "order"
+    ("screen.columns", Some("PARING_COLUMNS")), // first columns: "costs", "parameters", "speed" or a list of names
     ("screen.mac_convention", None),        // what MACs count, one of MAC_CONVENTIONS
     ("llm.base_url", Some("OPENAI_BASE_URL")), // an OpenAI-compatible endpoint
     ("llm.model", Some("PARING_LLM_MODEL")), // the endpoint's model name
@@ -139,23 +147,6 @@ const KEYS: &[(&str, Option<&str>)] = &[
     ("session.seed", None),                    // of every random choice
     ("session.calibration", None),             // static int8 ranges: minmax, percentile:99.99, entropy or mse
     ("session.budget", Some("PARING_BUDGET")), // such as "latency=0.6,drop=0.5"
-];
-
-/// Sort columns by their setting's name.
-pub const SORTS: &[&str] = &[
-    "order",
-    "p50",
-    "share",
-    "memory",
-    "macs",
-    "params",
-    "sensitivity",
-    "weight",
-    "zeros",
-    "rank",
-    "gradient",
-    "importance",
-    "noise",
 ];
 
 /// Where settings come from. Tests give their own; the program uses [`Sources::of_process`].
@@ -313,6 +304,7 @@ impl Layers {
                 toml::Value::Table(t) if section == "keys" => {
                     self.settings.keymap.merge(t, &origin, &mut self.diagnostics);
                 }
+                toml::Value::Table(t) if section == "columns" => self.own_columns(t, &origin),
                 toml::Value::Table(t) => {
                     for (key, v) in entries(section, t) {
                         if layer == Layer::Project && section == "llm" && KEYS.iter().any(|(known, _)| *known == key) {
@@ -324,6 +316,44 @@ impl Layers {
                 }
                 v => self.set(section, v, &origin),
             }
+        }
+    }
+
+    /// Takes a `[columns]` table: names and expressions.
+    fn own_columns(&mut self, table: &toml::Table, origin: &str) {
+        for (name, value) in table {
+            let key = format!("columns.{name}");
+            let Some(text) = value.as_str() else {
+                let hint = "an expression such as \"p50 * 1e6 / (macs * batch)\"".to_owned();
+                self.complain(origin, &key, format!("cannot be {value}"), hint);
+                continue;
+            };
+            let column = OwnColumn::parse(name, text).and_then(|column| {
+                let there = columns::define(&mut self.settings.own_columns, column);
+                there.ok_or_else(|| format!("is one column too many; hint: at most {}", columns::MOST_OWN))
+            });
+            if let Err(e) = column {
+                let (message, hint) = e.split_once("; hint: ").unwrap_or((&e, "see the README"));
+                self.complain(origin, &key, message.to_owned(), hint.to_owned());
+            }
+        }
+    }
+
+    /// Columns and order that are none give way to the usual ones.
+    fn known_columns(&mut self) {
+        let (s, usual) = (&self.settings, Settings::default());
+        let sort = columns::check_sort(&s.sort, &s.own_columns).err();
+        let list = columns::check(&s.columns, &s.own_columns).err();
+        let said = |l: &Layers, key: &str| l.settings.origins.get(key).cloned().unwrap_or_default();
+        if let Some(hint) = sort {
+            let odd = std::mem::replace(&mut self.settings.sort, usual.sort);
+            let origin = said(self, "screen.sort");
+            self.complain(&origin, "screen.sort", format!("cannot be \"{odd}\""), hint);
+        }
+        if let Some(hint) = list {
+            let odd = std::mem::replace(&mut self.settings.columns, usual.columns);
+            let origin = said(self, "screen.columns");
+            self.complain(&origin, "screen.columns", format!("cannot be {odd:?}"), hint);
         }
     }
 
@@ -405,7 +435,18 @@ impl Layers {
                 s.pictures = PictureKind::named(&word).unwrap_or_default();
             }
             "screen.mouse" => s.mouse = boolean()?,
-            "screen.sort" => s.sort = one_of(&string()?, SORTS)?,
+            // Whether there are such columns is known once all layers have spoken.
+            "screen.sort" => s.sort = string()?,
+            "screen.columns" => {
+                let words: Option<Vec<String>> = match value {
+                    toml::Value::String(s) => {
+                        Some(s.split([',', ' ']).filter(|w| !w.is_empty()).map(str::to_owned).collect())
+                    }
+                    toml::Value::Array(a) => a.iter().map(|v| v.as_str().map(str::to_owned)).collect(),
+                    _ => None,
+                };
+                s.columns = words.ok_or_else(|| Wants::Hint("a list such as [\"p50\", \"p95\"]".into()))?;
+            }
             "screen.mac_convention" => {
                 let word = string()?;
                 s.mac_convention = mac_convention(&word)
@@ -472,6 +513,7 @@ impl Layers {
     }
 
     fn finish(mut self, env: &dyn Fn(&str) -> Option<String>) -> Loaded {
+        self.known_columns();
         let (name, dir) = (self.theme.as_deref().unwrap_or("dark"), self.settings.theme_dir.clone());
         if let Some(theme) = Theme::load(name, dir.as_deref(), &mut self.diagnostics) {
             self.settings.theme = theme;
@@ -633,6 +675,35 @@ mod tests {
             assert_eq!(l.diagnostics.len(), 1);
             assert!(l.diagnostics[0].to_string().contains("not a regular file"), "{}", l.diagnostics[0]);
         }
+    }
+
+    #[test]
+    fn columns_are_checked_once_all_layers_have_spoken() {
+        let user = "[columns]\nns_per_mac = \"p50 * 1e6 / (macs * batch)\"\nodd = \"p05 + 1\"\nn = 3\n[screen]\n";
+        let l = three(&format!("{user}columns = [\"p50\", \"ns_per_mac\"]\nsort = \"ns_per_mac\""), "", &none);
+        let said: Vec<String> = l.diagnostics.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said.iter().any(|s| s.contains("columns.odd") && s.contains("no figure `p05`") && s.contains("`p50`")));
+        assert!(said.iter().any(|s| s.contains("columns.n") && s.contains("an expression such as")), "{said:?}");
+        assert_eq!(
+            (l.settings.columns, l.settings.sort.as_str()),
+            (vec!["p50".into(), "ns_per_mac".into()], "ns_per_mac")
+        );
+        assert_eq!(l.settings.own_columns.len(), 1);
+        // What is none is told with the nearest, and the usual ones stay.
+        for (odd, wanted) in [
+            ("columns = [\"p50\", \"p59\"]", "did you mean `p50`?"),
+            ("columns = [\"costs\", \"p50\"]", "`costs` stands alone"),
+            ("columns = []", "at least one"),
+            ("sort = \"latensy\"", "one of order, p50"),
+        ] {
+            let l = three(&format!("[screen]\n{odd}"), "", &none);
+            assert_eq!(l.diagnostics.len(), 1, "{odd}");
+            assert!(l.diagnostics[0].to_string().contains(wanted), "{}", l.diagnostics[0]);
+            assert_eq!((l.settings.columns, l.settings.sort), (vec!["costs".to_owned()], "p50".to_owned()));
+        }
+        let env = |k: &str| (k == "PARING_COLUMNS").then(|| "p50,p95".to_owned());
+        assert_eq!(three("", "", &env).settings.columns, ["p50", "p95"]);
     }
 
     #[test]

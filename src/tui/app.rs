@@ -3,25 +3,27 @@
 //! Everything here is plain data: [`App::host`] and [`App::input`](super::update) return [`Effect`]s, drawing only
 //! reads. Invariant: what is durable comes from `State` alone; the screen never guesses that a command succeeded.
 
+use super::columns::Columns;
 use super::evaluate::Looking;
 use super::history::History;
 use super::inspect::Inspected;
 pub use super::layout::View;
-use super::layout::{self, Layout};
-use super::list::{Columns, List, RowRef, SortKey};
+use super::layout::{self, Layout, Shares};
+use super::list::{List, RowRef};
 use super::modal::Modal;
 use super::mouse::Pointer;
 use super::outlook::{Expected, Measured};
 use super::palette::Palette;
 use super::pictures::Means;
+use super::pin::Pin;
 use super::plans::Plans;
 use super::profile::{Page, Profiled};
 use super::seek::Sought;
 use super::select::Selection;
 use super::stream::{Scroll, Turn};
 use super::table::Table;
-use super::working::Working;
 use super::timeline::Past;
+use super::working::Working;
 use crate::config::text::clean;
 use crate::config::{Act, Settings};
 use crate::control::{Asked, Figures};
@@ -33,7 +35,7 @@ use crate::session::{
 };
 use crate::train::{Course, LayerPulse};
 use ratatui::layout::Rect;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// What the runtime is asked to do.
@@ -46,6 +48,8 @@ pub enum Effect {
     Write(Vec<(String, String)>),
     /// Add a line to those that were entered before.
     Remember(String),
+    /// Keep how the review's panes share the screen.
+    Arrange(Shares),
     Suspend,
     Repaint,
     Quit(Exit),
@@ -175,6 +179,8 @@ pub struct App {
     pub asked_rounding: Option<String>,
     /// What flows into layers, as view 8 asked, and the layer that it asked for last.
     pub flows: super::inspect::Flows,
+    /// Layers whose errors are still to be asked for, one after the other.
+    pub(super) errors_due: VecDeque<String>,
     /// What a proposal of theirs may take, in words.
     pub asked_limits: String,
     pub modal: Option<Modal>,
@@ -216,6 +222,9 @@ pub struct App {
     pub(super) effects: Vec<Effect>,
     pub(super) forecasts: super::forecast::Forecasts,
     pub columns: Columns,
+    /// What rows are held against.
+    pub(super) pinned: Option<Pin>,
+    pub shares: Shares,
     /// Figures are of one token after a context, not of a window.
     pub tokens: bool,
     pub plans: Plans,
@@ -239,9 +248,12 @@ pub struct App {
 impl App {
     pub fn new(settings: Settings, size: (u16, u16)) -> App {
         let palette = Palette { theme: settings.theme.clone(), level: settings.colors, ascii: settings.ascii };
+        let columns = Columns::new(&settings.columns, &settings.own_columns);
         App {
             palette,
-            list: List::new(SortKey::parse(&settings.sort).unwrap_or_default()),
+            // What is no column was told when settings were read.
+            list: List::new(columns.sort_named(&settings.sort).ok().flatten()),
+            columns,
             settings,
             brief: Scroll::new(false),
             full: Scroll::new(true),
@@ -524,6 +536,7 @@ impl App {
             Feed::Rounding { layer, errors } => {
                 self.rounding.insert(layer, errors);
                 self.outlook_stale = true;
+                self.next_error();
             }
             Feed::Activations { layer, found } => {
                 self.flows.known.insert(layer, *found);
@@ -562,7 +575,8 @@ impl App {
                 self.table.pulse(layers);
             }
             self.forecasts.rebuild(&self.state);
-            self.list.resort(&self.table, self.settings.mac_convention, rows);
+            self.repin();
+            self.resort();
             self.outlook_stale = true;
         }
         self.list.clamp(rows);
@@ -592,7 +606,7 @@ impl App {
 
     /// The areas as drawing will see them.
     pub fn layout(&self) -> Layout {
-        layout::layout(Rect::new(0, 0, self.size.0, self.size.1), self.view, self.banners().len() as u16)
+        layout::layout(Rect::new(0, 0, self.size.0, self.size.1), self.view, self.banners().len() as u16, self.shares)
     }
 
     pub fn say(&mut self, level: Level, text: impl Into<String>) {

@@ -1,10 +1,8 @@
 //! The command line behind `:`: its table, completion and parsing. What a line means is data; `update.rs` acts on it.
 
 use super::complete::{Known, offers};
-use super::glossary;
 use super::history::History;
-use super::list::{Columns, SortKey};
-use crate::config::{Act, ColorLevel, SORTS, suggestion};
+use crate::config::{Act, ColorLevel, suggestion};
 use crate::graph::MacConvention;
 use crate::model::formats::FORMATS;
 use crate::plan::{Limit, Wish};
@@ -49,7 +47,12 @@ pub const COMMANDS: &[Spec] = &[
         "set targets: latency, macs, memory, params as factors; drop in points; kl in nats",
     ),
     spec("colors", "truecolor|256|16|none", "use fewer colours"),
-    spec("columns", "costs|parameters", "what layers cost, or their weights and gradients"),
+    spec(
+        "column",
+        "NAME = EXPRESSION",
+        "a column of your own: arithmetic on the figures of a row; NAME = off lets it go",
+    ),
+    spec("columns", "costs|parameters|speed | NAMES", "what the layer list has columns of"),
     spec(
         "control",
         "[TARGET|off]",
@@ -58,6 +61,7 @@ pub const COMMANDS: &[Spec] = &[
     spec("constraints", "FILE", "bind what a TOML file of [[rule]] match, do, ratio, wish, reason names"),
     does(Act::Detach, "detach", "leave; the session keeps running"),
     spec("export", "[safetensors|onnx|pytorch] [PATH]", "write the compressed model and its manifest"),
+    spec("errors", "[off]", "look up how far weights of the rows shown are off when they are rounded"),
     spec("evaluate-all", "", "evaluate the round that waits on all of the data, where that ended when it was clear"),
     spec("explain", "[WORD]", "what the figures of this row and the words on this screen mean, or one word"),
     spec("factors", "64|25%|off", "two low-rank factors in the place of this row's weights"),
@@ -72,6 +76,11 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Help, "help", "keys and commands"),
     does(Act::Interrupt, "interrupt", "interrupt the agents or the running job"),
     spec("keep-f32", "[ROW] [REASON]", "this row, or those named (`layer1.*`), must stay f32"),
+    spec(
+        "layout",
+        "usual|list|agents|card | side|card|plot PERCENT",
+        "how the review's panes share the screen; kept for later sessions",
+    ),
     spec("level", "auto|N", "what the running controller computes tokens at"),
     spec(
         "limits",
@@ -103,6 +112,7 @@ pub const COMMANDS: &[Spec] = &[
     does(Act::Measure, "measure", "measure this row again"),
     spec("note", "TEXT", "a note to the agents"),
     does(Act::TakePen, "pen", "take the pen"),
+    spec("pin", "[now|ROUND|off]", "hold the rows' p50 against what is shown now, or against a round's"),
     spec("precision", "NAME", "this layer at f32, int8, int8-static, w8, w4, w4g128, w4g64, w4g32, f16 or bf16"),
     spec(
         "prefer",
@@ -150,7 +160,18 @@ pub enum Line {
     /// Sent after the edit in progress.
     Commit(Command),
     Colors(ColorLevel),
-    Columns(Columns),
+    /// A column of the user's own, as it was typed.
+    Column(String),
+    /// A set, or names of columns.
+    Columns(String),
+    /// Looks rounding errors up, or stops that.
+    Errors {
+        off: bool,
+    },
+    /// How panes share the screen.
+    Layout(String),
+    /// What rows are held against.
+    Pin(String),
     /// What this word means.
     Explain(String),
     Factors(Option<Rank>),
@@ -169,7 +190,7 @@ pub enum Line {
     Report(String),
     /// Picks the rows that the pattern names; `none` lets all go.
     Select(String),
-    Sort(SortKey),
+    Sort(String),
     Sparsify(Option<Sparsity>),
     Stop,
     Theme(String),
@@ -204,10 +225,18 @@ pub fn parse(line: &str) -> Result<Line, String> {
             Some(level) => Line::Colors(level),
             None => return needs("truecolor, 256, 16 or none"),
         },
-        "columns" => match Columns::WORDS.iter().find(|(word, _)| *word == rest) {
-            Some((_, columns)) => Line::Columns(*columns),
-            None => return needs("costs or parameters"),
+        "column" if rest.is_empty() => return needs("a name and an expression"),
+        "column" => Line::Column(text()),
+        "columns" if rest.is_empty() => return needs("a set or names"),
+        "columns" => Line::Columns(text()),
+        "errors" => match rest {
+            "" => Line::Errors { off: false },
+            "off" => Line::Errors { off: true },
+            _ => return needs("nothing, or off"),
         },
+        "layout" if rest.is_empty() => return needs("a preset, or a pane and its part"),
+        "layout" => Line::Layout(text()),
+        "pin" => Line::Pin(text()),
         "control" => match (rest, rest.trim_end_matches('%').parse::<f64>()) {
             ("", _) => Line::Control(Some(TARGET)),
             ("off", _) => Line::Control(None),
@@ -220,13 +249,7 @@ pub fn parse(line: &str) -> Result<Line, String> {
             Err(_) => return needs("auto or a level's number"),
         },
         "explain" if rest.is_empty() => Line::Do(Act::Explain),
-        "explain" => match glossary::find(rest) {
-            Some(word) => Line::Explain(word.term.to_owned()),
-            None => {
-                let hint = suggestion(rest, glossary::words().map(|w| w.term));
-                return Err(format!("no word `{rest}` in the glossary; hint: {hint}"));
-            }
-        },
+        "explain" => Line::Explain(text()),
         "quit" => Line::Do(Act::Detach),
         "export" => Line::Send(match rest.split_once(char::is_whitespace).unwrap_or((rest, "")) {
             (format, path) if FORMATS.contains(&format) => {
@@ -346,10 +369,8 @@ pub fn parse(line: &str) -> Result<Line, String> {
         "search" => Line::Commit(Command::Search),
         "select" if rest.is_empty() => return needs("a pattern such as layer1.*, or none"),
         "select" => Line::Select(text()),
-        "sort" => match SortKey::parse(rest) {
-            Some(key) => Line::Sort(key),
-            None => return needs(&format!("one of {}", SORTS.join(", "))),
-        },
+        "sort" if rest.is_empty() => return needs("a column, or order"),
+        "sort" => Line::Sort(text()),
         "sparsify" if rest.is_empty() => return needs("a pattern such as 2:4 or 50%, or off"),
         "sparsify" if rest == "off" => Line::Sparsify(None),
         "sparsify" => Line::Sparsify(Some(rest.parse()?)),
@@ -548,8 +569,11 @@ mod tests {
             ("budget macs=2", "hint: "),
             ("llm localhost", "hint: `:llm URL MODEL"),
             ("theme", "needs a name"),
-            ("explain latancy", "did you mean `latency`?"),
-            ("sort up", "needs one of"),
+            ("sort", "needs a column"),
+            ("columns", "needs a set"),
+            ("column", "needs a name"),
+            ("errors all", "needs nothing"),
+            ("layout", "needs a preset"),
             ("control fast", "needs a share"),
             ("level", "needs auto or"),
             ("max-ratio 1.5", "needs a ratio"),

@@ -3,9 +3,10 @@
 //! Not here: what a line means (`command_line`). Invariant: an offer is a whole line, and what is offered of files and models holds no letter that
 //! could steer a terminal.
 
+use super::arrange::PRESETS;
 use super::command_line::COMMANDS;
-use super::list::Columns;
-use crate::config::{ColorLevel, MAC_CONVENTIONS, SORTS, Theme};
+use crate::config::columns::{FIGURES, ORDER, SETS, variables};
+use crate::config::{ColorLevel, MAC_CONVENTIONS, Theme};
 use crate::model::formats::FORMATS;
 use crate::quant::Precision;
 use crate::session::ROLES;
@@ -22,6 +23,10 @@ pub struct Known {
     /// Layers, then blocks.
     pub rows: Vec<String>,
     pub language: bool,
+    /// Columns that the user wrote.
+    pub own: Vec<String>,
+    /// Rounds that can be pinned.
+    pub rounds: Vec<u32>,
 }
 
 fn owned(words: &[&str]) -> Vec<String> {
@@ -29,6 +34,10 @@ fn owned(words: &[&str]) -> Vec<String> {
 }
 
 impl Known {
+    fn columns(&self) -> impl Iterator<Item = String> {
+        FIGURES.iter().map(|f| f.name.to_owned()).chain(self.own.iter().cloned())
+    }
+
     fn precisions(&self) -> Vec<String> {
         Precision::menu(self.language).iter().map(|p| p.label().to_owned()).collect()
     }
@@ -59,10 +68,22 @@ impl Known {
             }
             ("explain", 0) => super::glossary::words().map(|w| w.term.to_owned()).collect(),
             ("theme", 0) => Theme::names(self.themes.as_deref()),
-            ("sort", 0) => owned(SORTS),
+            ("sort", 0) => [ORDER.to_owned()].into_iter().chain(self.columns()).collect(),
             ("mac-convention", 0) => MAC_CONVENTIONS.iter().map(|(n, _)| (*n).to_owned()).collect(),
             ("colors", 0) => ColorLevel::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
-            ("columns", 0) => Columns::WORDS.map(|(word, _)| word.to_owned()).to_vec(),
+            ("columns", 0) => owned(&SETS).into_iter().chain(self.columns()).collect(),
+            ("columns", _) => self.columns().filter(|c| !before.split(' ').any(|b| b == c)).collect(),
+            ("column", 0) => self.own.iter().map(|o| format!("{o} = ")).collect(),
+            ("column", at) if at > 1 => variables().map(|v| v.name.to_owned()).chain(owned(&["off"])).collect(),
+            ("errors", 0) => owned(&["off"]),
+            ("layout", 0) => {
+                PRESETS.map(|(n, _)| n.to_owned()).into_iter().chain(owned(&["side ", "card ", "plot "])).collect()
+            }
+            ("layout", 1) => owned(&["40%", "50%", "60%"]),
+            ("pin", 0) => {
+                let rounds = self.rounds.iter().map(u32::to_string);
+                owned(&["now", "off"]).into_iter().chain(rounds).collect()
+            }
             ("export", 0) => FORMATS.iter().map(|f| format!("{f} ")).chain(paths(word)).collect(),
             ("export", 1) if FORMATS.contains(&before) => paths(word),
             ("report" | "constraints", 0) => paths(word),

@@ -103,7 +103,8 @@ impl App {
         // Hostile names are typed by nobody.
         let rows = rows.filter(|n| !n.chars().any(crate::plain::hostile)).cloned().collect();
         let language = self.state.card.as_ref().is_some_and(|c| c.graph.is_language_model());
-        Known { themes: self.settings.theme_dir.clone(), rows, language }
+        let own = self.columns.own().iter().map(|o| o.name.clone()).collect();
+        Known { themes: self.settings.theme_dir.clone(), rows, language, own, rounds: self.pinnable() }
     }
 
     pub(super) fn live_search(&mut self) {

@@ -1,6 +1,7 @@
 //! What a line of the command line does once it is entered. What lines there are is in `command_line.rs`.
 
 use super::app::{App, Effect, Level, View};
+use super::columns::{Defined, after};
 use super::command_line::{CommandLine, Line, parse};
 use super::modal::Modal;
 use crate::config::Theme;
@@ -60,16 +61,26 @@ impl App {
                 self.settings.mac_convention = c;
                 self.resort()
             }
-            Line::Explain(word) => self.explain(&word),
+            Line::Explain(word) => self.explain_word(&word),
             Line::Report(path) => self.write_report(path),
-            Line::Columns(columns) => self.columns = columns,
-            Line::Sort(key) => {
-                if !self.columns.keys().contains(&key) {
-                    self.columns = self.columns.other();
+            Line::Column(line) => self.define_column(&line),
+            Line::Columns(words) => {
+                let words: Vec<&str> = words.split([' ', ',']).filter(|w| !w.is_empty()).collect();
+                if let Err(e) = self.columns.pick(&words) {
+                    self.say(Level::Bad, e);
                 }
-                (self.list.sort, self.list.reverse) = (key, false);
-                self.resort()
             }
+            Line::Errors { off } => self.errors(off),
+            Line::Layout(words) => self.arrange(&words),
+            Line::Pin(words) => self.pin(&words),
+            Line::Sort(word) => match self.columns.sort_named(&word) {
+                Ok(sort) => {
+                    sort.into_iter().for_each(|column| self.columns.show(column));
+                    (self.list.sort, self.list.reverse) = (sort, false);
+                    self.resort()
+                }
+                Err(e) => self.say(Level::Bad, e),
+            },
             Line::Stop => self.modal = Some(Modal::Stop),
             Line::Theme(name) => {
                 let mut diagnostics = Vec::new();
@@ -83,6 +94,18 @@ impl App {
                 }
             }
         }
+    }
+
+    fn define_column(&mut self, line: &str) {
+        match self.columns.define(line) {
+            Ok(Defined::There) => {}
+            Ok(Defined::Gone(at)) => {
+                self.list.sort = self.list.sort.and_then(|sort| after(sort, at));
+                self.nothing("the column is gone");
+            }
+            Err(e) => self.say(Level::Bad, e),
+        }
+        self.resort();
     }
 
     /// The next of what a running controller computes tokens at: as it says, then each level.

@@ -3,12 +3,15 @@
 //! Here: what it holds and how typing changes that. Not here: the words (`glossary`), drawing (`draw/explain`). Invariant: what is on the screen is read off
 //! the screen as it was drawn.
 
-use super::app::{App, View};
+use super::app::{App, Level, View};
+use super::columns::Column;
 use super::draw;
 use super::glossary::{self, Word};
 use super::list::RowRef;
 use super::modal::{LINE_BYTES, Modal};
 use super::num;
+use crate::config::columns::{OwnColumn, variables};
+use crate::config::suggestion;
 use crate::config::text::clean;
 use crate::words::counted;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -91,6 +94,19 @@ impl Explain {
     }
 }
 
+/// A column that the user wrote: its expression, and the units of what stands in it.
+fn about_own(own: &OwnColumn) -> (String, String) {
+    let needs = own.expression.needs();
+    let units = variables().filter(|v| needs.iter().any(|n| n == v.name)).map(|v| format!("{} in {}", v.name, v.unit));
+    let units: Vec<String> = units.collect();
+    let with = if units.is_empty() { String::new() } else { format!(", with {}", units.join("; ")) };
+    let says = format!(
+        "a column of your own: {}{with}. Empty where one of these is not known, or it comes to no number.",
+        own.expression
+    );
+    (own.name.clone(), says)
+}
+
 impl App {
     /// Opens the dialog, at `word` where one is asked for.
     pub(super) fn explain(&mut self, word: &str) {
@@ -102,6 +118,24 @@ impl App {
         let about = if word.is_empty() { self.about_the_row() } else { Vec::new() };
         let explain = Explain { about, seen: glossary::on(&lines), filter: word.to_owned(), scroll: 0 };
         self.modal = Some(Modal::Explain(Box::new(explain)));
+    }
+
+    /// `:explain WORD`: a column of the user's own, or a word of the glossary.
+    pub(super) fn explain_word(&mut self, word: &str) {
+        if let Some(own) = self.columns.own().iter().find(|o| o.name == word) {
+            let about = vec![about_own(own)];
+            let explain = Explain { about, ..Explain::default() };
+            self.modal = Some(Modal::Explain(Box::new(explain)));
+            return;
+        }
+        match glossary::find(word) {
+            Some(word) => self.explain(word.term),
+            None => {
+                let own = self.columns.own().iter().map(|o| o.name.as_str());
+                let hint = suggestion(word, glossary::words().map(|w| w.term).chain(own));
+                self.say(Level::Bad, format!("no word `{word}` in the glossary; hint: {hint}"));
+            }
+        }
     }
 
     pub(super) fn clamp_explained(&mut self) {
@@ -121,10 +155,17 @@ impl App {
         }
         let mut out = Vec::new();
         if self.view == View::Review
-            && let Some(title) = draw::layers::heading(self.list.sort)
-            && let Some(word) = glossary::find(title)
+            && let Some(Column::Figure(figure)) = self.list.sort
+            && let Some(word) = glossary::find(figure.heading())
         {
-            out.push((format!("sorted by {title}"), word.says.to_owned()));
+            out.push((format!("sorted by {}", figure.heading()), word.says.to_owned()));
+        }
+        if self.view == View::Review {
+            let own = self.columns.shown().into_iter().filter_map(|column| match column {
+                Column::Own(i) => self.columns.own().get(i),
+                Column::Figure(_) => None,
+            });
+            out.extend(own.map(about_own));
         }
         let block = match self.list.current() {
             Some(RowRef::Block(b)) if self.view != View::Profile => self.table.blocks.get(b),

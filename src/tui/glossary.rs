@@ -70,9 +70,10 @@ const WORDS: &[Word] = &[
         "effective rank",
         "how many directions a weight matrix really has: the exponential of the entropy of its singular values over their sum (Roy and Vetterli 2007).",
     ),
-    word(
+    sign(
         "weights off",
-        "how far a layer's weights are off in a precision, rounded to nearest: the root of the squared error over the root of the weights' squares. Repairs may find better codes.",
+        &["weights off", "off %", "int8 %", "w4 %"],
+        "how far a layer's weights are off in a precision, rounded to nearest: the root of the squared error over the root of the weights' squares. In `off %` in the precision that is planned; a column is filled by `:errors`, a row by view 8. Repairs may find better codes.",
     ),
     word(
         "output off",
@@ -98,7 +99,19 @@ const WORDS: &[Word] = &[
         "milliseconds a batch: the median of the row's runs as an observer saw them, scaled so that all rows add up to the whole model's median without observers. No decision saves more than its rows take.",
     ),
     word("p50", "the median: half of the samples are below it."),
-    word("p95", "the 95th percentile: one sample in twenty is above it."),
+    sign(
+        "p95",
+        &["p95", "p95 ms"],
+        "the 95th percentile: one sample in twenty is above it; of a row scaled as its p50 is. Blocks have none: percentiles do not add up.",
+    ),
+    word(
+        "vs pin",
+        "the change of the row's p50 against what `:pin` pinned, per cent, negative for faster; faint where the ranges around both medians meet. Rows that were not measured then have none.",
+    ),
+    word(
+        "act MB",
+        "megabytes that the row writes for the whole batch, four bytes an element; of a block their sum, not what is alive at once.",
+    ),
     word("p99", "the 99th percentile: one sample in a hundred is above it; told where there are 100 samples at least."),
     word("p95/p50", "the 95th percentile in medians of the same row: how long the slow runs take."),
     word(

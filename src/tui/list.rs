@@ -3,125 +3,10 @@
 //! Invariants: the cursor stays on its row by name, whatever is sorted, folded or measured; nothing re-sorts by itself
 //! while samples arrive, [`List::resort`] is called when measuring ends or on a key.
 
+use super::columns::Column;
+use super::readings::Readings;
 use super::table::{Figures, Layer, Table};
-use crate::graph::MacConvention;
 use std::collections::HashSet;
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum SortKey {
-    Order,
-    #[default]
-    P50,
-    Share,
-    Memory,
-    Macs,
-    Params,
-    Sensitivity,
-    Weight,
-    Zeros,
-    Rank,
-    Gradient,
-    Importance,
-    Noise,
-}
-
-/// Which figures the list has columns of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Columns {
-    #[default]
-    Costs,
-    /// Of weights and gradients.
-    Parameters,
-}
-
-impl Columns {
-    /// The words of `:columns`.
-    pub const WORDS: [(&str, Columns); 2] = [("costs", Columns::Costs), ("parameters", Columns::Parameters)];
-
-    pub fn other(self) -> Columns {
-        match self {
-            Columns::Costs => Columns::Parameters,
-            Columns::Parameters => Columns::Costs,
-        }
-    }
-
-    /// What it can be sorted by.
-    pub fn keys(self) -> &'static [SortKey] {
-        use SortKey::*;
-        match self {
-            Columns::Costs => &[Order, P50, Share, Memory, Macs, Params, Sensitivity],
-            Columns::Parameters => &[Order, P50, Weight, Zeros, Rank, Gradient, Importance, Noise],
-        }
-    }
-}
-
-impl SortKey {
-    pub const ALL: [SortKey; 13] = [
-        SortKey::Order,
-        SortKey::P50,
-        SortKey::Share,
-        SortKey::Memory,
-        SortKey::Macs,
-        SortKey::Params,
-        SortKey::Sensitivity,
-        SortKey::Weight,
-        SortKey::Zeros,
-        SortKey::Rank,
-        SortKey::Gradient,
-        SortKey::Importance,
-        SortKey::Noise,
-    ];
-
-    pub fn label(self) -> &'static str {
-        match self {
-            SortKey::Order => "model order",
-            SortKey::P50 => "latency",
-            SortKey::Share => "share",
-            SortKey::Memory => "memory",
-            SortKey::Macs => "MACs",
-            SortKey::Params => "params",
-            SortKey::Sensitivity => "sensitivity",
-            SortKey::Weight => "weight norm",
-            SortKey::Zeros => "zeros",
-            SortKey::Rank => "rank",
-            SortKey::Gradient => "gradient norm",
-            SortKey::Importance => "importance",
-            SortKey::Noise => "gradient noise",
-        }
-    }
-
-    /// From the setting's word.
-    pub fn parse(word: &str) -> Option<SortKey> {
-        let i = crate::config::SORTS.iter().position(|s| *s == word)?;
-        SortKey::ALL.get(i).copied()
-    }
-
-    /// The next of `columns`.
-    pub fn next(self, columns: Columns) -> SortKey {
-        let keys = columns.keys();
-        let at = keys.iter().position(|k| *k == self);
-        keys[at.map_or(0, |at| (at + 1) % keys.len())]
-    }
-
-    /// What this column holds of `f`, where it is known.
-    pub fn figure(self, f: &Figures, conv: MacConvention) -> Option<f64> {
-        match self {
-            SortKey::Order => None,
-            SortKey::P50 => f.p50,
-            SortKey::Share => f.share,
-            SortKey::Memory => Some(f.bytes as f64),
-            SortKey::Macs => Some(f.macs.get(conv) as f64),
-            SortKey::Params => Some(f.params as f64),
-            SortKey::Sensitivity => f.sens,
-            SortKey::Weight => f.weights.norm(),
-            SortKey::Zeros => f.weights.zeros(),
-            SortKey::Rank => f.weights.rank(),
-            SortKey::Gradient => f.weights.gradient(),
-            SortKey::Importance => f.weights.importance(),
-            SortKey::Noise => f.weights.noise(),
-        }
-    }
-}
 
 /// A shown row, by index into the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -152,7 +37,8 @@ fn hit(layer: &Layer, words: &[String]) -> bool {
 
 #[derive(Debug, Clone, Default)]
 pub struct List {
-    pub sort: SortKey,
+    /// `None`: the model's own order.
+    pub sort: Option<Column>,
     pub reverse: bool,
     pub flat: bool,
     pub filter: String,
@@ -172,7 +58,7 @@ pub struct List {
 }
 
 impl List {
-    pub fn new(sort: SortKey) -> List {
+    pub fn new(sort: Option<Column>) -> List {
         List { sort, untouched: true, ..List::default() }
     }
 
@@ -180,17 +66,21 @@ impl List {
         self.shown.get(self.cursor).copied()
     }
 
-    /// Sorts anew by the column and shows the result; the cursor keeps its row and its line on the screen.
-    pub fn resort(&mut self, table: &Table, conv: MacConvention, height: usize) {
+    /// Sorts anew by what the column holds and shows the result; the cursor keeps its row and its line on the screen.
+    pub fn resort(&mut self, table: &Table, held: &Readings, height: usize) {
         self.order_held = false;
         let top = |(i, l): (usize, &Layer)| l.block.filter(|_| !self.flat).map_or(RowRef::Layer(i), RowRef::Block);
         let mut seen = HashSet::new();
         let mut top: Vec<RowRef> = table.layers.iter().enumerate().map(top).filter(|r| seen.insert(*r)).collect();
         let mut inner: Vec<usize> = (0..table.layers.len()).collect();
-        if self.sort != SortKey::Order {
-            // What is not known comes last.
-            let figure = |r: RowRef| r.figures(table).and_then(|f| self.sort.figure(&f, conv));
-            let key = |r: RowRef| figure(r).unwrap_or(f64::NEG_INFINITY);
+        if self.sort.is_some() {
+            // What is not known comes last. A block without a figure of its own stands where the largest of its rows would.
+            let rows = |b: usize| table.blocks.get(b).map_or(&[][..], |b| &b.layers).iter();
+            let largest = |r: RowRef| match r {
+                RowRef::Block(b) => rows(b).filter_map(|&i| held.of(RowRef::Layer(i))).max_by(f64::total_cmp),
+                RowRef::Layer(_) => None,
+            };
+            let key = |r: RowRef| held.of(r).or_else(|| largest(r)).unwrap_or(f64::NEG_INFINITY);
             top.sort_by(|a, b| key(*b).total_cmp(&key(*a)));
             inner.sort_by(|a, b| key(RowRef::Layer(*b)).total_cmp(&key(RowRef::Layer(*a))));
         }

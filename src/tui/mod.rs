@@ -5,9 +5,11 @@
 //! agent wrote is made safe before it reaches a cell, and the terminal is restored on every way out.
 
 mod app;
+mod arrange;
 mod banner;
 mod blocks;
 mod clipboard;
+mod columns;
 mod command_line;
 mod complete;
 mod constrain;
@@ -34,9 +36,12 @@ mod palette;
 mod picker;
 pub mod picture;
 mod pictures;
+mod pin;
 mod plans;
 mod profile;
+mod readings;
 pub mod report;
+mod roundings;
 mod runtime;
 mod seek;
 mod select;
@@ -54,6 +59,8 @@ mod yank;
 
 pub use app::{App, Draft, Effect, Exit, Level, Pane, Sent, Shown, View};
 pub use draw::{draw, draw_on};
+pub use layout::Shares;
+pub use list::RowRef;
 pub use num::moment;
 pub use palette::Palette;
 pub use profile::Page;

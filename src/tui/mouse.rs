@@ -3,7 +3,7 @@
 
 use super::app::{App, Pane, View};
 use super::draw;
-use super::layout::{Layout, inside};
+use super::layout::{Border, Layout, inside};
 use super::list::RowRef;
 use super::modal::Modal;
 use crate::config::Act;
@@ -24,6 +24,8 @@ pub struct Pointer {
     last: Option<(i64, u16, RowRef)>,
     /// The column from which a ratio is dragged.
     from: Option<u16>,
+    /// The border that is pulled, and whether it moved.
+    border: Option<(Border, bool)>,
 }
 
 impl App {
@@ -33,8 +35,19 @@ impl App {
             MouseEventKind::ScrollDown => self.wheel(at, 1),
             MouseEventKind::ScrollUp => self.wheel(at, -1),
             MouseEventKind::Down(MouseButton::Left) => self.press(at),
-            MouseEventKind::Drag(MouseButton::Left) => self.pull(at.x),
-            MouseEventKind::Up(_) => self.pointer.from = None,
+            MouseEventKind::Drag(MouseButton::Left) => match self.pointer.border {
+                Some((border, _)) if self.view == View::Review => {
+                    self.pointer.border = Some((border, true));
+                    self.pull_border(border, at);
+                }
+                _ => self.pull(at.x),
+            },
+            MouseEventKind::Up(_) => {
+                self.pointer.from = None;
+                if self.pointer.border.take().is_some_and(|(_, moved)| moved) {
+                    self.keep_layout();
+                }
+            }
             _ => {}
         }
     }
@@ -86,7 +99,7 @@ impl App {
 
     fn press(&mut self, at: Position) {
         self.list.untouched = false;
-        self.pointer.from = None;
+        (self.pointer.from, self.pointer.border) = (None, None);
         if self.modal.is_some() {
             return self.nothing("a dialog is open; esc leaves it");
         }
@@ -95,9 +108,11 @@ impl App {
             self.message = None;
             return self.act(act);
         }
+        self.pointer.border = l.border_at(at).filter(|_| self.view == View::Review).map(|border| (border, false));
         let Some(pane) = self.pane_at(&l, at) else { return };
         (self.pane, self.outlook_stale) = (pane, true);
         match pane {
+            _ if self.pointer.border.is_some() => {}
             Pane::Layers => self.press_row(l.list, at),
             // The card is of the row's ratio.
             Pane::Decision => self.pointer.from = Some(at.x),

@@ -46,6 +46,12 @@ pub fn fine(v: f64) -> String {
     }
 }
 
+/// Three significant digits of any number, with a real minus sign; eight characters at most.
+pub fn any(v: f64) -> String {
+    let sign = if v < 0.0 { "−" } else { "" };
+    format!("{sign}{}", fine(v.abs()))
+}
+
 /// A number of things that is not known to one: `3.2`, `412`, `41k`, `4e9`; five characters at most.
 pub fn about(v: f64) -> String {
     match v {

@@ -90,7 +90,6 @@ impl Palette {
     /// A heat cell, `t` from 0 to 1. Below 256 colours there is no ground colour: the density glyph says it.
     pub fn heat(&self, t: f64) -> Style {
         let c = self.theme.heat_at(t);
-        let on = |c: Rgb| if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
         match self.level {
             ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(on(c))),
             ColorLevel::Ansi256 => {
@@ -99,6 +98,22 @@ impl Palette {
             }
             ColorLevel::Ansi16 | ColorLevel::None if t > 0.66 => self.bold(Role::Fg),
             ColorLevel::Ansi16 | ColorLevel::None => self.fg(Role::Fg),
+        }
+    }
+
+    /// A change, `t` from -1 (all the better) to 1 (all the worse): towards one of two colours from the ground. Its sign stands beside it.
+    pub fn diverging(&self, t: f64) -> Style {
+        let t = if t.is_finite() { t.clamp(-1.0, 1.0) } else { 0.0 };
+        let role = if t < 0.0 { Role::Good } else { Role::Bad };
+        let c = self.theme.color(Role::Bg).mix(self.theme.color(role), 0.8 * t.abs());
+        match self.level {
+            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(on(c))),
+            ColorLevel::Ansi256 => {
+                let shown = crate::config::from_256(c.to_256());
+                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(on(shown).to_256()))
+            }
+            ColorLevel::Ansi16 | ColorLevel::None if t.abs() > 0.66 => self.bold(role),
+            ColorLevel::Ansi16 | ColorLevel::None => self.fg(role),
         }
     }
 
@@ -211,6 +226,11 @@ impl Palette {
     }
 }
 
+/// The text's colour on a ground.
+fn on(c: Rgb) -> Rgb {
+    if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT }
+}
+
 fn rgb(c: Rgb) -> Color {
     Color::Rgb(c.0, c.1, c.2)
 }
@@ -265,8 +285,10 @@ mod tests {
         for (name, _) in crate::config::BUILT_IN {
             let theme = Theme::load(name, None, &mut Vec::new()).unwrap();
             let p = Palette { theme, ..palette(ColorLevel::True, false) };
-            for i in 0..=50 {
-                let s = p.heat(i as f64 / 50.0);
+            let steps = (0..=50).map(|i| f64::from(i) / 50.0);
+            let heat = steps.clone().map(|t| (t, p.heat(t)));
+            let changes = steps.map(|t| 2.0 * t - 1.0).map(|t| (t, p.diverging(t)));
+            for (i, s) in heat.chain(changes) {
                 let (Some(Color::Rgb(a, b, c)), Some(Color::Rgb(x, y, z))) = (s.bg, s.fg) else { panic!() };
                 let contrast = Rgb(a, b, c).contrast(Rgb(x, y, z));
                 assert!(contrast >= 4.0, "{name} at {i}: {contrast:.2}");

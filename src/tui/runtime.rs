@@ -1,6 +1,7 @@
 //! The loop: wait for input or messages, drain all there are, settle, draw once. No tick: an idle screen does nothing.
 
 use super::app::{App, Effect, Exit, Level};
+use super::arrange;
 use super::clipboard::{self, Way};
 use super::history::{self, History};
 use super::pictures::Means;
@@ -72,6 +73,9 @@ pub async fn run(client: Client, messages: Messages, settings: Settings) -> Resu
     let mut screen = ManuallyDrop::new(Terminal::with_options(backend, options).map_err(TuiError::Setup)?);
     let mut app = App::new(settings, (area.width, area.height));
     app.means = means(&app);
+    if let Some(path) = arrange::place() {
+        app.arranged(arrange::load(&path));
+    }
     app.lines = history::place().map(|path| History::load(&path)).unwrap_or_default();
     let ended = Loop { app, client, messages }.turn(&mut screen, &mut signals).await;
     drop(guard);
@@ -236,6 +240,13 @@ impl Loop {
                     && let Err(e) = history::remember(&path, &line)
                 {
                     tracing::debug!(path = %path.display(), error = %e, "line not kept");
+                }
+            }
+            Effect::Arrange(shares) => {
+                if let Some(path) = arrange::place()
+                    && let Err(e) = arrange::keep(&path, shares)
+                {
+                    self.app.say(Level::Warn, format!("the layout is not kept: `{}`: {e}", path.display()));
                 }
             }
             Effect::Suspend => {

@@ -23,6 +23,8 @@ pub struct Figures {
     /// Part of the observed total, 0 to 1.
     pub share: Option<f64>,
     pub bytes: u64,
+    /// Bytes of the output for the whole batch; `None`: not measured yet.
+    pub activations: Option<f64>,
     pub macs: Macs,
     pub params: u64,
     /// Sensitivity at half width (KL in nats, see `profile::sensitivity`), for sorting; `None`: not measured.
@@ -42,7 +44,7 @@ pub struct Layer {
     pub fig: Figures,
     /// Samples behind a live figure.
     pub live: Option<u64>,
-    /// p50 per evaluated round, oldest first (round 0 is the baseline).
+    /// p50 per measured round, see [`Table::rounds`].
     pub history: Vec<Option<f64>>,
     /// As it was measured.
     pub row: Option<LayerRow>,
@@ -101,6 +103,8 @@ pub struct Table {
     pub workload: Workload,
     pub stale: bool,
     pub live_runs: u64,
+    /// Numbers of the rounds that were measured, oldest first (0 is the baseline).
+    pub rounds: Vec<u32>,
     by_name: HashMap<String, usize>,
     /// How many convolutions and linear layers each group couples, by index into the card's groups; it does not depend on
     /// which steps a profile made rows of.
@@ -239,6 +243,7 @@ impl Table {
             doubtful: row.doubt.is_some(),
             share: Some(row.share),
             bytes: row.weight_bytes,
+            activations: Some(row.activation_bytes as f64),
             macs: row.macs,
             params: row.params,
             sens: l.fig.sens,
@@ -321,6 +326,7 @@ impl Table {
     fn histories<'a>(&mut self, state: &State, figures: impl Fn(u32) -> Option<&'a Profile>) {
         for r in &state.rounds {
             let Some(p) = figures(r.number) else { continue };
+            self.rounds.push(r.number);
             let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), p.ms(x))).collect();
             for l in &mut self.layers {
                 l.history.push(by.get(l.name.as_str()).copied());
@@ -340,6 +346,7 @@ impl Table {
                 f.doubtful |= l.fig.doubtful;
                 f.share = both(f.share, l.fig.share, plus);
                 f.bytes = f.bytes.saturating_add(l.fig.bytes);
+                f.activations = both(f.activations, l.fig.activations, plus);
                 f.macs = f.macs + l.fig.macs;
                 f.params = f.params.saturating_add(l.fig.params);
                 f.sens = both(f.sens, l.fig.sens, f64::max);

@@ -143,7 +143,7 @@ impl App {
                 self.refolded()
             }
             Act::Sort => {
-                (self.list.sort, self.list.reverse) = (self.list.sort.next(self.columns), false);
+                (self.list.sort, self.list.reverse) = (self.columns.next_sort(self.list.sort), false);
                 self.resort()
             }
             Act::SortReverse => {
@@ -155,7 +155,10 @@ impl App {
                 let known = self.state.decoding_of(0).is_some();
                 (self.tokens, self.table_stale) = (!self.tokens && known, true);
             }
-            Act::Columns => self.columns = self.columns.other(),
+            Act::Columns => self.columns.next(),
+            Act::NextLayout => self.next_layout(),
+            Act::Grow => self.grow(1),
+            Act::Shrink => self.grow(-1),
             Act::Flat => {
                 self.list.flat = !self.list.flat;
                 self.resort()
@@ -399,7 +402,8 @@ impl App {
 
     pub(super) fn resort(&mut self) {
         let rows = list_rows(&self.layout());
-        self.list.resort(&self.table, self.settings.mac_convention, rows);
+        let held = self.list.sort.map(|column| self.readings(column)).unwrap_or_default();
+        self.list.resort(&self.table, &held, rows);
     }
 
     fn scroll_text(&mut self, step: Stride, way: isize) {
@@ -511,6 +515,7 @@ impl App {
             Act::Tokens => self.view == View::Review && self.state.decoding_of(0).is_some(),
             Act::Search => self.view == View::Review || self.on_text(),
             Act::Sort | Act::SortReverse | Act::Columns | Act::Flat | Act::FoldAll => self.view == View::Review,
+            Act::NextLayout | Act::Grow | Act::Shrink => self.view == View::Review && !self.layout().tabs,
             Act::Measure => {
                 !self.busy() && self.reviewable() && self.pointed().is_some_and(|l| l.fig.p50.is_some() && !l.gone)
             }

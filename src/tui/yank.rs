@@ -1,8 +1,10 @@
 //! Any pane as plain text: what is copied is what is shown, with whole tables.
 
 use super::app::{App, Pane, View};
+use super::columns::Column;
 use super::list::RowRef;
 use super::num;
+use super::readings::Readings;
 use super::standing::word;
 use crate::config::text::{clean, clean_lines};
 use crate::session::action_text;
@@ -14,20 +16,19 @@ impl App {
         let mut o = String::new();
         match (self.view, self.pane) {
             (View::Review, Pane::Layers) => {
+                let columns = self.columns.shown();
+                let headings: Vec<&str> = columns.iter().map(|c| self.columns.heading(*c)).collect();
+                let _ = writeln!(o, "layer\t{}", headings.join("\t"));
+                let held: Vec<Readings> = columns.iter().map(|c| self.readings(*c)).collect();
                 for r in &self.list.shown {
                     let name = match *r {
                         RowRef::Block(b) => self.table.blocks.get(b).map(|b| b.label.clone()),
                         RowRef::Layer(i) => self.table.layers.get(i).map(|l| format!("  {}", clean(&l.name))),
                     };
-                    let (Some(name), Some(f)) = (name, r.figures(&self.table)) else { continue };
-                    let _ = writeln!(
-                        o,
-                        "{name}\t{}\t{}\t{}\t{}",
-                        f.p50.map_or("-".into(), num::ms),
-                        num::scaled(f.bytes as f64, 1e6),
-                        num::scaled(f.macs.get(self.settings.mac_convention) as f64, 1e6),
-                        num::count(f.params)
-                    );
+                    let Some(name) = name else { continue };
+                    let told = |(c, held): (&Column, &Readings)| held.of(*r).map_or("-".into(), |v| self.told(*c, v));
+                    let figures: Vec<String> = columns.iter().zip(&held).map(told).collect();
+                    let _ = writeln!(o, "{name}\t{}", figures.join("\t"));
                 }
             }
             (View::Review, Pane::Agents) | (View::Agents, _) => {

@@ -1,7 +1,9 @@
 //! The screen through its public face: pictures of every view, what colours mean, what keys do, and that no size or
 //! key sequence breaks it.
 
+mod arrange;
 mod bytes;
+mod columns;
 mod control;
 mod evaluate;
 mod finds;

@@ -175,7 +175,7 @@ fn columns_are_chosen_and_sorted_by_key_and_by_command() {
     let mut seen = std::collections::BTreeSet::new();
     for _ in 0..8 {
         press(&mut app, "s");
-        seen.insert(app.list.sort.label());
+        seen.insert(app.columns.label(app.list.sort).to_owned());
     }
     assert!(seen.contains("importance") && seen.contains("latency") && !seen.contains("MACs"), "{seen:?}");
 }

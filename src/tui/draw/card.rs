@@ -8,8 +8,9 @@ use crate::quant::Precision;
 use crate::session::{Standing, ledger};
 use crate::task::Metric;
 use crate::tui::app::{Pane, Shown};
+use crate::tui::columns::Set;
 use crate::tui::decide::unit;
-use crate::tui::list::{Columns, RowRef};
+use crate::tui::list::RowRef;
 use crate::tui::num::{bytes, mark, ms, range, signed};
 use crate::tui::outlook::{Goal, goals, meets};
 use crate::tui::standing::{self, word};
@@ -62,7 +63,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         let room = (inner.height as usize).saturating_sub(lines.len());
         forecast(c, block, inner.width, room, &mut lines);
     }
-    if c.app.columns == Columns::Parameters {
+    if c.app.columns.set == Set::Parameters {
         // Who has the list show them asks for them before the reasons.
         lines.extend(weights(c, inner.width, (inner.height as usize).saturating_sub(lines.len())));
     }
@@ -71,7 +72,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
         why(c, f, inner.width, &mut lines);
     }
     let mut below = facts(c, inner.width);
-    if c.app.columns == Columns::Costs {
+    if c.app.columns.set != Set::Parameters {
         let room = (inner.height as usize).saturating_sub(lines.len() + below.len());
         below.extend(weights(c, inner.width, room));
     }

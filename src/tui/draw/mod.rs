@@ -140,7 +140,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
 /// Draws on a buffer; returns where the terminal's cursor shall stand.
 pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     let banners = app.banners();
-    let l: Layout = layout(area, app.view, banners.len() as u16);
+    let l: Layout = layout(area, app.view, banners.len() as u16, app.shares);
     buf.set_style(area, app.palette.base());
     let mut c = Canvas { app, pal: &app.palette, buf, caret: None, pictures: Vec::new() };
     header::draw(&mut c, &l, &banners);
