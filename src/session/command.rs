@@ -1,14 +1,14 @@
 //! Commands a client sends and the frames that travel on the socket.
 
 use super::changed::WhatChanged;
-use super::{Answers, Feed, Limits, Looks, Record, State};
+use super::{Answers, Feed, Limits, Looks, Record, State, WhatTokens};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames; a host refuses a client of another one, naming both.
-pub const PROTOCOL: u32 = 14;
+pub const PROTOCOL: u32 = 15;
 
 /// Longest note to the agents, bytes: it goes into the next prompt.
 pub const NOTE_BYTES: usize = 8 << 10;
@@ -114,6 +114,10 @@ pub enum Command {
     /// What a round's model answers otherwise than the original, as a `Changed` on the feed.
     Changed {
         what: WhatChanged,
+    },
+    /// What the original and a round's model make of each token of a text, as `Tokens` on the feed.
+    Tokens {
+        what: WhatTokens,
     },
     /// What rounding to each precision does to a layer's weights, as a `Rounding` on the feed.
     Rounding {
@@ -230,6 +234,7 @@ impl Command {
             Command::TakePen
                 | Command::Units { .. }
                 | Command::Changed { .. }
+                | Command::Tokens { .. }
                 | Command::Rounding { .. }
                 | Command::Offer { .. }
                 | Command::Try { .. }

@@ -5,6 +5,7 @@
 //! what is measured on the evaluation data reaches verdicts only, and planning never when the session is blind.
 
 mod answers;
+mod changed;
 mod control;
 mod heal;
 mod iterate;
@@ -18,6 +19,7 @@ mod shelf;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod trial;
 
 pub use propose::plan_now;
@@ -40,8 +42,8 @@ use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::quant::Precision;
 use crate::session::{
-    Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance, WhatChanged,
-    private,
+    Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Tokens, Utterance,
+    WhatChanged, WhatTokens, private,
 };
 use crate::train::{self, Heal};
 use shelf::Shelf;
@@ -356,6 +358,10 @@ impl Work for Compute {
 
     fn changed(&self, state: &State, what: WhatChanged) -> Result<Changed, JobError> {
         self.what_changed(state, what)
+    }
+
+    fn tokens(&self, state: &State, what: WhatTokens) -> Result<Tokens, JobError> {
+        self.on_original(|| self.tokens_of(state, what))
     }
 
     fn rounding(&self, layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {
