@@ -42,6 +42,7 @@ mod standing;
 mod stream;
 mod table;
 mod term;
+mod tokens;
 mod update;
 mod vitals;
 mod weights;

@@ -2,6 +2,7 @@
 //! key sequence breaks it.
 
 mod bytes;
+mod calibration;
 mod control;
 mod evaluate;
 mod finds;
@@ -20,6 +21,7 @@ mod plans;
 mod profile;
 mod report;
 mod robust;
+mod tokens;
 mod weights;
 mod work;
 
