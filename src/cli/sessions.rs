@@ -7,9 +7,9 @@ use crate::files;
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, print_json, runtime};
 use crate::host::client::{Client, Messages};
-use crate::host::{Exported, OpenSpec, lifecycle};
+use crate::host::{Aside, Exported, JobError, OpenSpec, lifecycle};
 use crate::model::formats::format as export_format;
-use crate::session::{Activations, Changed, Command, Event, Feed, HostMsg, Journal, Place, State, describe};
+use crate::session::{Command, Event, HostMsg, Journal, Place, State, describe};
 use crate::tui::moment;
 use crate::tui::report::{Form, of_state};
 use anyhow::{Context, bail};
@@ -278,26 +278,10 @@ pub fn screenshot(name: &str, size: &str, out: &Path, keys: &str, mut settings: 
     let card = state.card.clone();
     let mut engine = None;
     let mut told = |state: &State, command: &Command| {
-        if !matches!(command, Command::Changed { .. } | Command::Rounding { .. } | Command::Activations { .. }) {
-            return None;
-        }
+        let aside = Aside::of(command)?;
         let engine = engine.get_or_insert_with(|| crate::host::compute::open(&place, None, card.as_ref()));
-        let work = engine.as_ref().map_err(String::clone).and_then(|e| e.work().map_err(|e| e.to_string()));
-        match command {
-            Command::Changed { what } => {
-                let found = work.and_then(|work| work.changed(state, *what).map_err(|e| e.to_string()));
-                Some(Feed::Changed(Box::new(found.unwrap_or_else(|why| Changed::untold(*what, why)))))
-            }
-            Command::Rounding { layer } => {
-                let errors = work.ok()?.rounding(layer).ok()?;
-                Some(Feed::Rounding { layer: layer.clone(), errors })
-            }
-            Command::Activations { layer } => {
-                let found = work.and_then(|work| work.activations(layer).map_err(|e| e.to_string()));
-                Some(Feed::Activations { layer: layer.clone(), found: Box::new(Activations::of(found)) })
-            }
-            _ => None,
-        }
+        let work = engine.as_ref().map_err(|why| JobError::Failed(why.clone())).and_then(|e| e.work());
+        Some(aside.told(work, state))
     };
     let picture = crate::tui::picture::session(state, settings, size, &keys, &mut told);
     files::write(out, picture).with_context(|| format!("cannot write `{}`; hint: try another path", out.display()))?;

@@ -133,8 +133,8 @@ acts! {
     }
     "Layers" {
         ToggleFold "fold" ["space"] "fold" "fold or unfold the block";
-        Unfold "unfold" ["l", "right"] "unfold" "unfold the block, or into it";
-        Fold "fold-close" ["h", "left"] "fold" "fold the block that the row lies in";
+        Unfold "unfold" ["l", "right"] "unfold" "unfold the block, or into it; in a text of view 2 the next token";
+        Fold "fold-close" ["h", "left"] "fold" "fold the block that the row lies in; in a text of view 2 the token before";
         FoldAll "fold-all" ["z"] "fold all" "fold all blocks, or unfold all";
         Sort "sort" ["s"] "sort" "sort by the next column";
         SortReverse "sort-reverse" ["S"] "reverse" "turn the sort order round";

@@ -1,6 +1,7 @@
 //! Judges commands: against the session's state, the phase, the constraints and the model. Pure but for the desk's
 //! answers, which are ready: a command becomes events and what follows them, or words that say why not.
 
+use super::aside::Aside;
 use super::desk::Desk;
 use super::jobs::{CONTROLLER, JobKind};
 use crate::config::Policy;
@@ -8,7 +9,7 @@ use crate::control::Asked;
 use crate::plan::{Action, Author, Budget, Decision, DecisionId, Status, Target, bare, same_cut};
 use crate::session::{
     Answers, Command, Event, Feed, Limits, Looks, MOST_TURNS, NOTE_BYTES, PassedOver, Phase, Planned, REASON_BYTES,
-    Role, Seq, SessionCard, State, WhatChanged,
+    Role, Seq, SessionCard, State, Tokens,
 };
 
 mod bounds;
@@ -19,16 +20,6 @@ mod restore;
 
 pub use outside::rehearsable;
 pub use restore::restore;
-
-/// What is looked up without a job.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Aside {
-    /// What a round's model answers otherwise than the original.
-    Changed(WhatChanged),
-    /// What each precision does to a layer's weights.
-    Rounding(String),
-    Activations(String),
-}
 
 /// What happens once the events are durable.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +85,7 @@ pub fn judge(
         Command::Units { .. } | Command::Changed { .. } | Command::Rounding { .. } => (false, false),
         // It would be in the way of what a job measures.
         Command::Activations { .. } => (true, false),
+        Command::Tokens { .. } => (false, false),
         Command::Offer { .. } => (false, true),
         Command::Ask { .. } | Command::Looked { .. } => (false, false),
         Command::Control { target } => (target.is_some(), target.is_some()),
@@ -210,6 +202,11 @@ pub fn judge(
             then(Vec::new(), Then::Aside(Aside::Activations(layer)))
         }
         Command::Changed { what } => then(Vec::new(), Then::Aside(Aside::Changed(what))),
+        // Two models run: beside a measurement they would be measured with it.
+        Command::Tokens { what } => match running {
+            Some(job) => then(Vec::new(), Then::Tell(Feed::Tokens(Box::new(Tokens::untold(what, busy(job)))))),
+            None => then(Vec::new(), Then::Aside(Aside::Tokens(what))),
+        },
         Command::Undo if state.undo.is_empty() => {
             Err("nothing to undo; hint: what a run has applied is rolled back, not undone".to_owned())
         }

@@ -4,7 +4,8 @@
 //! a client or for compute; at most one job runs. What could not be made durable because the disk was full is owed and
 //! written before anything else.
 
-use super::commands::{self, Aside, Then};
+use super::aside::Aside;
+use super::commands::{self, Then};
 use super::dial::Dial;
 use super::engine::{Engine, Job, JobError, Llm, Stop};
 use super::input::Input;
@@ -14,9 +15,7 @@ use super::machine::Watch;
 use super::outbox::Outbox;
 use crate::control::Asked;
 use crate::plan::plan_key;
-use crate::session::{
-    Activations, Changed, Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State,
-};
+use crate::session::{Command, Event, Feed, HostMsg, Journal, Looks, PROTOCOL, Phase, Progress, Record, Seq, State};
 use crate::words::counted;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -575,7 +574,7 @@ impl Core {
                 Feed::Token { .. } | Feed::JobEnd { .. } | Feed::Agents { .. } | Feed::Units { .. } | Feed::Log { .. },
                 _,
             )
-            | (Feed::Changed(_) | Feed::Rounding { .. } | Feed::Activations { .. }, _) => {}
+            | (Feed::Changed(_) | Feed::Tokens(_) | Feed::Rounding { .. } | Feed::Activations { .. }, _) => {}
         }
         self.broadcast(&HostMsg::Feed { feed });
     }
@@ -589,20 +588,7 @@ impl Core {
         let (engine, state, tx) = (self.engine.clone(), self.state.clone(), self.tx.clone());
         let done = Done(self.asides.clone());
         let body = move || {
-            let feed = match what {
-                Aside::Changed(what) => match engine.work().and_then(|work| work.changed(&state, what)) {
-                    Ok(changed) => Feed::Changed(Box::new(changed)),
-                    Err(e) => Feed::Changed(Box::new(Changed::untold(what, e.to_string()))),
-                },
-                Aside::Rounding(layer) => match engine.work().and_then(|work| work.rounding(&layer)) {
-                    Ok(errors) => Feed::Rounding { layer, errors },
-                    Err(e) => Feed::warn(e.to_string()),
-                },
-                Aside::Activations(layer) => Feed::Activations {
-                    found: Box::new(Activations::of(engine.work().and_then(|work| work.activations(&layer)))),
-                    layer,
-                },
-            };
+            let feed = what.told(engine.work(), &state);
             drop(done);
             drop(tx.blocking_send(Input::Feed(feed)));
         };

@@ -14,7 +14,7 @@ use crate::profile::{Gauges, Ladder, Paired, Profile};
 use crate::quant::Precision;
 use crate::session::{
     Activations, Answers, Built, Changed, Evaluation, Event, Feed, Limits, LiveRow, Looks, Progress, Proposer, Role,
-    SessionCard, State, Utterance, WhatChanged,
+    SessionCard, State, Tokens, Utterance, WhatChanged, WhatTokens,
 };
 use crate::train::{Course, Heal, LayerPulse};
 use std::collections::BTreeMap;
@@ -163,6 +163,14 @@ pub trait Work: Engine {
     /// Nothing was kept of such a round.
     fn changed(&self, _: &State, _: WhatChanged) -> Result<Changed, JobError> {
         Err(JobError::Failed("nothing here keeps what models answer".to_owned()))
+    }
+
+    /// What the original and a round's model make of each token of one text: runs both on it.
+    ///
+    /// # Errors
+    /// No such round or item, items that are no text foretold token by token, a model that cannot run.
+    fn tokens(&self, _: &State, _: WhatTokens) -> Result<Tokens, JobError> {
+        Err(JobError::Failed("nothing here foretells tokens".to_owned()))
     }
 
     /// How far the weights of the original's `layer` are off in each precision that it can have: see [`Feed::Rounding`].

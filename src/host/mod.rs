@@ -4,6 +4,7 @@
 //! compute runs on its own threads, never the async runtime's; a slow client never blocks anything; what a restart finds
 //! half done is cancelled, not resumed.
 
+mod aside;
 pub mod client;
 mod commands;
 pub mod compute;
@@ -24,7 +25,8 @@ pub mod spec;
 mod wire;
 
 pub use self::core::Auto;
-pub use engine::Exported;
+pub use aside::Aside;
+pub use engine::{Exported, JobError};
 pub use spec::OpenSpec;
 
 use self::core::Core;

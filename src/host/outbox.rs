@@ -157,6 +157,8 @@ fn push_feed(q: &mut Queue, mut feed: Feed, limits: &Limits) {
         Feed::Pulse { .. } => drop(remove(q, |f| matches!(f, Feed::Pulse { .. }))),
         // Pictures are large: the newest page is the one that is looked at.
         Feed::Changed(_) => drop(remove(q, |f| matches!(f, Feed::Changed(_)))),
+        // Texts are long.
+        Feed::Tokens(_) => drop(remove(q, |f| matches!(f, Feed::Tokens(_)))),
         Feed::Turn { .. }
         | Feed::TurnEnd { .. }
         | Feed::JobEnd { .. }

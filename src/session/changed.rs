@@ -1,8 +1,9 @@
 //! What a round's model answers otherwise than the original, item by item: plain data, as the host tells it to whoever looks.
 //!
-//! Not here: how answers are kept and compared (`host/compute/answers`). Never part of the state: it is of the evaluation data,
+//! Not here: how answers are kept and compared (`host/compute/answers`, `changed`). Never part of the state: it is of the evaluation data,
 //! which planning must not see.
 
+use super::calibration::Calibration;
 use serde::{Deserialize, Serialize};
 
 /// Items that are told at a time.
@@ -56,6 +57,12 @@ pub struct Changed {
     pub taken: Vec<Taken>,
     /// How far right classes lead; `None` for tasks without classes.
     pub leads: Option<Leads>,
+    /// How sure both are against how often they are right; `None` for tasks without classes.
+    #[serde(default)]
+    pub calibration: Option<Calibration>,
+    /// Items are texts that models foretell token by token: what they make of each can be asked ([`super::WhatTokens`]).
+    #[serde(default)]
+    pub by_token: bool,
 }
 
 impl Changed {
@@ -94,6 +101,9 @@ pub struct Answer {
     /// How far the right class leads the best other one (logits), negative where it is behind.
     #[serde(default)]
     pub lead: Option<f32>,
+    /// How likely the model holds the class that it answers, 0 to 1; `None` where that was not kept.
+    #[serde(default)]
+    pub confidence: Option<f64>,
 }
 
 /// Items of class `label` that are taken for `class`, by the original and now.

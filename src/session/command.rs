@@ -1,7 +1,7 @@
 //! Commands a client sends and the frames that travel on the socket.
 
 use super::changed::WhatChanged;
-use super::{Answers, Feed, Limits, Looks, Record, Seq, State};
+use super::{Answers, Feed, Limits, Looks, Record, Seq, State, WhatTokens};
 use crate::control::Asked;
 use crate::plan::{Action, Budget, Constraint, DecisionId, Target};
 use crate::train::Heal;
@@ -114,6 +114,10 @@ pub enum Command {
     /// What a round's model answers otherwise than the original, as a `Changed` on the feed.
     Changed {
         what: WhatChanged,
+    },
+    /// What the original and a round's model make of each token of a text, as `Tokens` on the feed.
+    Tokens {
+        what: WhatTokens,
     },
     /// What rounding to each precision does to a layer's weights, as a `Rounding` on the feed.
     Rounding {
@@ -238,6 +242,7 @@ impl Command {
             Command::TakePen
                 | Command::Units { .. }
                 | Command::Changed { .. }
+                | Command::Tokens { .. }
                 | Command::Rounding { .. }
                 | Command::Activations { .. }
                 | Command::Offer { .. }

@@ -2,6 +2,7 @@
 
 use super::changed::Changed;
 use super::machine::Machine;
+use super::tokens::Tokens;
 use crate::control::Figures;
 use crate::quant::Precision;
 use crate::train::{Course, LayerPulse};
@@ -100,6 +101,8 @@ pub enum Feed {
     },
     /// What a round's model answers otherwise than the original, as it was asked.
     Changed(Box<Changed>),
+    /// What two models make of each token of a text, as it was asked.
+    Tokens(Box<Tokens>),
     /// How far a layer's weights are off in each precision that it can have, rounded to nearest: the root of the squared error as a part of the
     /// weights' own squares. Empty where it has none.
     Rounding {

@@ -4,6 +4,7 @@
 //! ephemeral [`Feed`] never changes it.
 
 mod artifacts;
+mod calibration;
 mod changed;
 mod command;
 mod event;
@@ -24,9 +25,11 @@ mod recipe;
 mod role;
 mod state;
 mod text;
+mod tokens;
 mod wal;
 
 pub use artifacts::Artifacts;
+pub use calibration::{Bin, Calibration, Reliability};
 pub use changed::{Answer, Changed, Item, Leads, PAGE, Picture, Taken, Way, WhatChanged};
 pub use command::*;
 pub use event::*;
@@ -47,3 +50,4 @@ pub use role::{
 };
 pub use state::*;
 pub use text::{action as action_text, apart, describe, doubts, part, passed_over};
+pub use tokens::{Guess, Token, Tokens, WhatTokens};

@@ -543,6 +543,7 @@ impl App {
                 self.outlook_stale = true;
             }
             Feed::Changed(changed) => self.heard_changed(*changed),
+            Feed::Tokens(told) => self.heard_tokens(*told),
             Feed::Agents { at, turns, limits } => {
                 (self.agents, self.asked_turns, self.asked_limits) = (at, turns, limits);
             }

@@ -1,15 +1,17 @@
 //! What view 2 looks into: the round that is selected, which of its panes has the keys, and the items that the round's model answers
 //! otherwise, as the host tells them page by page.
 //!
-//! Not here: drawing (`draw/evaluate`, `draw/changed`, `draw/classes`). Invariant: a page is shown for what it was asked for, and for no
+//! Not here: texts token by token (`tokens`), drawing (`draw/evaluate`, `draw/changed`, `draw/classes`, `draw/calibration`). Invariant: a page is shown for what it was asked for, and for no
 //! other round.
 
 use super::app::{App, Effect};
 use super::layout::{self, Class};
 use super::pictures::Pictures;
+use super::tokens::Reading;
 use crate::config::Act;
+use crate::eval::robust::BINS;
 use crate::plan::{Action, Decision};
-use crate::session::{Changed, Command, Evaluation, PAGE, Way, WhatChanged};
+use crate::session::{Calibration, Changed, Command, Evaluation, PAGE, Seq, Way, WhatChanged};
 
 /// The panes of view 2 that take keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,10 +20,11 @@ pub enum Part {
     Rounds,
     Classes,
     Changed,
+    Calibration,
 }
 
 impl Part {
-    const ALL: [Part; 3] = [Part::Rounds, Part::Classes, Part::Changed];
+    const ALL: [Part; 4] = [Part::Rounds, Part::Classes, Part::Changed, Part::Calibration];
 }
 
 /// See the file's head.
@@ -37,13 +40,23 @@ pub struct Looking {
     pub large: bool,
     pub changed: Option<Changed>,
     pub pictures: Pictures,
+    pub reading: Reading,
+    /// The selected bin of confidence; `None`: the one that most of the round's error comes from.
+    pub bin: Option<usize>,
     /// What was asked of the host last, and not answered yet.
     asked: Option<WhatChanged>,
     /// The selected round's decisions, and what each alone changes of the metric by scans.
     pub decisions: Vec<(Decision, Option<f64>)>,
+    /// The round and the journal's record that they are of.
+    decided: Option<(u32, Seq)>,
 }
 
 impl App {
+    /// Whether what is evaluated has classes.
+    pub fn has_classes(&self) -> bool {
+        self.state.baseline().is_some_and(|b| !b.metrics.per_class().is_empty())
+    }
+
     /// Evaluations, the original's first.
     pub fn evaluations(&self) -> Vec<&Evaluation> {
         self.state.rounds.iter().filter_map(|r| r.evaluation.as_ref()).collect()
@@ -69,34 +82,40 @@ impl App {
         self.looking.changed.as_ref().filter(|c| c.asked.round == round)
     }
 
-    /// Whether the pane of items that changed is seen.
-    fn shows_items(&self) -> bool {
-        self.looking.part == Part::Changed || layout::class(self.size.0, self.size.1) == Class::Wide
+    /// Whether all panes are seen at once.
+    fn shows_all(&self) -> bool {
+        layout::class(self.size.0, self.size.1) == Class::Wide
+    }
+
+    /// The selected round's decisions, worked out when there is another round or record.
+    fn decided(&mut self) {
+        let round = self.looked_at().map_or(0, |e| e.round);
+        if self.looking.decided == Some((round, self.state.seq)) {
+            return;
+        }
+        let ids = self.state.round_at(round).map(|r| r.recipe.as_slice()).unwrap_or_default();
+        let decisions = ids.iter().filter_map(|id| self.state.decision(*id)).filter(|d| d.action != Action::Keep);
+        let with_change = |d: &Decision| (d.clone(), self.forecasts.scanned(&self.state, std::slice::from_ref(d)));
+        let mut decisions: Vec<_> = decisions.map(with_change).collect();
+        decisions.sort_by(|(_, a), (_, b)| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));
+        (self.looking.decisions, self.looking.decided) = (decisions, Some((round, self.state.seq)));
     }
 
     /// Brings up to date what view 2 shows, and asks for what is missing.
     pub(super) fn look(&mut self) {
-        let round = self.looked_at().map_or(0, |e| e.round);
-        let ids = self.state.round_at(round).map(|r| r.recipe.clone()).unwrap_or_default();
-        let decisions = ids.iter().filter_map(|id| self.state.decision(*id)).filter(|d| d.action != Action::Keep);
-        let decisions: Vec<Decision> = decisions.cloned().collect();
-        self.looking.decisions = decisions
-            .into_iter()
-            .map(|d| {
-                let change = self.forecasts.scanned(&self.state, std::slice::from_ref(&d));
-                (d, change)
-            })
-            .collect();
-        self.looking.decisions.sort_by(|(_, a), (_, b)| a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0)));
+        if self.shows_all() {
+            self.decided();
+        }
         let Some(page) = self.page().filter(|_| self.connected) else { return };
         let here = self.looking.changed.as_ref().is_some_and(|c| c.asked == page);
         if !here && self.looking.asked != Some(page) {
             self.looking.asked = Some(page);
             self.effects.push(Effect::Send(Command::Changed { what: page }));
         }
-        if here && self.shows_items() {
+        if here && (self.shows_all() || self.looking.part == Part::Changed) {
             self.looking.pictures.prepare(self.looking.changed.as_ref());
         }
+        self.read();
     }
 
     /// The host told what changed; another terminal may have asked.
@@ -123,6 +142,19 @@ impl App {
     pub(super) fn forget_changed(&mut self) {
         (self.looking.asked, self.looking.changed) = (None, None);
         self.looking.pictures.clear();
+        self.looking.reading.forget();
+    }
+
+    /// How sure the original and the round that is looked at are; `None` where that is not told.
+    pub fn calibration(&self) -> Option<&Calibration> {
+        self.what_changed()?.calibration.as_ref()
+    }
+
+    /// The bin of confidence that is told exactly; `None` where there are none.
+    pub fn shown_bin(&self) -> Option<usize> {
+        let of = self.calibration()?;
+        let heaviest = of.now.as_ref().or(of.before.as_ref())?.heaviest();
+        Some(self.looking.bin.or(heaviest)?.min(BINS - 1))
     }
 
     /// Items that changed the way that is shown.
@@ -141,11 +173,16 @@ impl App {
                 };
                 // The newest stays the newest when another is added.
                 self.looking.round = (Some(&to) != all.last()).then_some(to);
-                (self.looking.item, self.scroll) = (0, 0);
+                (self.looking.item, self.looking.bin, self.scroll) = (0, None, 0);
             }
+            Part::Changed if self.read_by_token().is_some() => drop(self.step_token_line(by)),
             Part::Changed => {
                 let last = self.changed_items().saturating_sub(1);
                 self.looking.item = self.looking.item.saturating_add_signed(by).min(last);
+            }
+            Part::Calibration => {
+                let Some(bin) = self.shown_bin() else { return true };
+                self.looking.bin = Some(bin.saturating_add_signed(by).min(BINS - 1));
             }
             Part::Classes => return false,
         }
@@ -155,7 +192,7 @@ impl App {
 
     /// The next of view 2's panes, round and round; a task without classes has none of them.
     pub(super) fn next_part(&mut self, forward: bool) {
-        let classes = self.state.baseline().is_some_and(|b| !b.metrics.per_class().is_empty());
+        let classes = self.has_classes();
         let parts: Vec<Part> = Part::ALL.into_iter().filter(|p| classes || *p != Part::Classes).collect();
         let at = parts.iter().position(|p| *p == self.looking.part).unwrap_or(0);
         let to = (at + if forward { 1 } else { parts.len() - 1 }) % parts.len();
@@ -170,13 +207,17 @@ impl App {
     /// `enter` in view 2: into the round's items, and into one of them.
     pub(super) fn enter_evaluate(&mut self) {
         match self.looking.part {
-            Part::Rounds | Part::Classes if self.page().is_none() => {
+            Part::Rounds | Part::Classes | Part::Calibration if self.page().is_none() => {
                 let run = self.label(Act::Run);
                 self.nothing(format!("the original is what rounds are held against; {run} makes a round"))
             }
-            Part::Rounds | Part::Classes => self.go_part(Part::Changed),
+            Part::Rounds | Part::Classes | Part::Calibration => self.go_part(Part::Changed),
             Part::Changed if self.changed_items() == 0 => self.nothing("no item to look at"),
-            Part::Changed => (self.looking.large, self.outlook_stale) = (!self.looking.large, true),
+            Part::Changed => {
+                // What could not be told is asked for again.
+                let again = self.looking.reading.again();
+                (self.looking.large, self.outlook_stale) = (again || !self.looking.large, true);
+            }
         }
     }
 

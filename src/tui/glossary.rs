@@ -92,6 +92,19 @@ const WORDS: &[Word] = &[
         "gained",
         "items that the round's model gets right and the original does not; of tasks without right and wrong, that it scores higher.",
     ),
+    word(
+        "calibration error",
+        "how far confidence and accuracy are apart: over bins of confidence of equal width, the mean of their difference, weighted by the items in each (expected calibration error, Guo et al. 2017).",
+    ),
+    word("confidence", "the softmax of the class that a model answers: how likely it holds it."),
+    word(
+        "widest gap",
+        "accuracy less confidence in the bin where the two are furthest apart (maximum calibration error), in points; negative where a model is surer than it is right. Of few items it says little.",
+    ),
+    word(
+        "nats worse",
+        "change of one token's loss: -ln of its chance by the round's model less that by the original's; the mean over a text is the change of its score.",
+    ),
     word("lead", "by how much the right class's logit is above the best other one's; negative where it is behind."),
     // Latency.
     word(

@@ -51,6 +51,7 @@ mod stream;
 mod table;
 mod term;
 mod timeline;
+mod tokens;
 mod update;
 mod vitals;
 mod weights;

@@ -89,31 +89,39 @@ impl Palette {
 
     /// A heat cell, `t` from 0 to 1. Below 256 colours there is no ground colour: the density glyph says it.
     pub fn heat(&self, t: f64) -> Style {
-        let c = self.theme.heat_at(t);
-        match self.level {
-            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(on(c))),
-            ColorLevel::Ansi256 => {
-                let shown = crate::config::from_256(c.to_256());
-                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(on(shown).to_256()))
-            }
-            ColorLevel::Ansi16 | ColorLevel::None if t > 0.66 => self.bold(Role::Fg),
-            ColorLevel::Ansi16 | ColorLevel::None => self.fg(Role::Fg),
+        match self.ground(self.theme.heat_at(t)) {
+            Some(style) => style,
+            None if t > 0.66 => self.bold(Role::Fg),
+            None => self.fg(Role::Fg),
         }
     }
 
-    /// A change, `t` from -1 (all the better) to 1 (all the worse): towards one of two colours from the ground. Its sign stands beside it.
+    /// A cell of a ramp with two ends, `t` from −1 (better) over 0 (the screen's ground) to 1 (worse). What is better is underlined besides;
+    /// below 256 colours there is no ground colour: [`Palette::leaning`] says it.
     pub fn diverging(&self, t: f64) -> Style {
         let t = if t.is_finite() { t.clamp(-1.0, 1.0) } else { 0.0 };
-        let role = if t < 0.0 { Role::Good } else { Role::Bad };
-        let c = self.theme.color(Role::Bg).mix(self.theme.color(role), 0.8 * t.abs());
+        let end = if t > 0.0 { Role::Bad } else { Role::Good };
+        let style = self.ground(self.theme.color(Role::Bg).mix(self.theme.color(end), t.abs()));
+        let style = style.unwrap_or_else(|| if step(t) == 0 { self.fg(Role::Fg) } else { self.fg(end) });
+        if t < 0.0 && step(t) > 0 && !self.wants_density() { style.add_modifier(Modifier::UNDERLINED) } else { style }
+    }
+
+    /// The glyph of that ramp: densities for worse, lines for better.
+    pub fn leaning(&self, t: f64) -> char {
+        let better: [char; 5] = if self.ascii { [' ', '-', '~', '=', '%'] } else { [' ', '╴', '─', '═', '≡'] };
+        if t < 0.0 { better[step(t)] } else { self.density(t) }
+    }
+
+    /// Readable text on a ground of this colour; `None` below 256 colours.
+    fn ground(&self, c: Rgb) -> Option<Style> {
+        let on = |c: Rgb| if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT };
         match self.level {
-            ColorLevel::True => Style::new().bg(rgb(c)).fg(rgb(on(c))),
+            ColorLevel::True => Some(Style::new().bg(rgb(c)).fg(rgb(on(c)))),
             ColorLevel::Ansi256 => {
                 let shown = crate::config::from_256(c.to_256());
-                Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(on(shown).to_256()))
+                Some(Style::new().bg(Color::Indexed(c.to_256())).fg(Color::Indexed(on(shown).to_256())))
             }
-            ColorLevel::Ansi16 | ColorLevel::None if t.abs() > 0.66 => self.bold(role),
-            ColorLevel::Ansi16 | ColorLevel::None => self.fg(role),
+            ColorLevel::Ansi16 | ColorLevel::None => None,
         }
     }
 
@@ -125,8 +133,7 @@ impl Palette {
     /// The density glyph for `t`, 0 to 1.
     pub fn density(&self, t: f64) -> char {
         let ramp: [char; 5] = if self.ascii { [' ', '.', ':', '*', '#'] } else { [' ', '░', '▒', '▓', '█'] };
-        let t = if t.is_finite() { t.clamp(0.0, 1.0) } else { 0.0 };
-        ramp[((t * 4.0).ceil() as usize).min(4)]
+        ramp[step(t.max(0.0))]
     }
 
     /// One of eight heights, for sparklines.
@@ -226,9 +233,10 @@ impl Palette {
     }
 }
 
-/// The text's colour on a ground.
-fn on(c: Rgb) -> Rgb {
-    if c.contrast(ON_DARK) >= c.contrast(ON_LIGHT) { ON_DARK } else { ON_LIGHT }
+/// One of five densities for `t`, −1 to 1, whichever its sign.
+fn step(t: f64) -> usize {
+    let t = if t.is_finite() { t.abs().min(1.0) } else { 0.0 };
+    ((t * 4.0).ceil() as usize).min(4)
 }
 
 fn rgb(c: Rgb) -> Color {
@@ -267,6 +275,8 @@ mod tests {
             let t = i as f64 / 10.0;
             assert!(p.density(t).is_ascii() && p.spark(t).is_ascii() && p.bar(t, 7).is_ascii());
             assert_eq!(p.bar(t, 7).len(), 7);
+            assert!(p.leaning(t).is_ascii() && p.leaning(-t).is_ascii());
+            assert!(i == 0 || p.leaning(t) != p.leaning(-t), "worse and better look alike at {t}");
         }
     }
 
@@ -285,10 +295,8 @@ mod tests {
         for (name, _) in crate::config::BUILT_IN {
             let theme = Theme::load(name, None, &mut Vec::new()).unwrap();
             let p = Palette { theme, ..palette(ColorLevel::True, false) };
-            let steps = (0..=50).map(|i| f64::from(i) / 50.0);
-            let heat = steps.clone().map(|t| (t, p.heat(t)));
-            let changes = steps.map(|t| 2.0 * t - 1.0).map(|t| (t, p.diverging(t)));
-            for (i, s) in heat.chain(changes) {
+            let steps = (0..=50).flat_map(|i| [(i, p.heat(i as f64 / 50.0)), (i, p.diverging(i as f64 / 25.0 - 1.0))]);
+            for (i, s) in steps {
                 let (Some(Color::Rgb(a, b, c)), Some(Color::Rgb(x, y, z))) = (s.bg, s.fg) else { panic!() };
                 let contrast = Rgb(a, b, c).contrast(Rgb(x, y, z));
                 assert!(contrast >= 4.0, "{name} at {i}: {contrast:.2}");

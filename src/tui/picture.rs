@@ -104,6 +104,7 @@ pub fn svg(buf: &Buffer, fg: Rgb, bg: Rgb) -> String {
             for (modifier, attribute) in [
                 (Modifier::BOLD, " font-weight=\"bold\""),
                 (Modifier::ITALIC, " font-style=\"italic\""),
+                (Modifier::UNDERLINED, " text-decoration=\"underline\""),
                 (Modifier::CROSSED_OUT, " text-decoration=\"line-through\""),
                 (Modifier::DIM, " opacity=\"0.65\""),
             ] {

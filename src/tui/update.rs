@@ -376,6 +376,10 @@ impl App {
 
     /// Folds or unfolds the row's block, as the key asks.
     fn fold(&mut self, act: Act) {
+        let way = if act == Act::Fold { -1 } else { 1 };
+        if self.view == View::Evaluate && act != Act::ToggleFold && self.step_token(way) {
+            return;
+        }
         let block = if self.list.flat { None } else { self.row_block() };
         let Some(name) = block.map(|b| b.name.clone()) else { return };
         match (act, self.list.folded.contains(&name)) {

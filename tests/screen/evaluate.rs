@@ -30,13 +30,13 @@ fn classes() -> Vec<[u32; 3]> {
 }
 
 /// What the host would tell of the fixture's round: as many as it asks for of 31 lost and 9 gained.
-fn told(asked: WhatChanged) -> Changed {
+pub fn told(asked: WhatChanged) -> Changed {
     let (lost, gained) = (31, 9);
     let all = if asked.way == Way::Lost { lost } else { gained };
     let item = |k: usize| {
         let (low, high) = (-0.4 - k as f32 * 0.05, 1.8 - k as f32 * 0.03);
-        let right = Answer { score: 1.0, class: Some((k % 10) as u16), lead: Some(high) };
-        let wrong = Answer { score: 0.0, class: Some(((k + 3) % 10) as u16), lead: Some(low) };
+        let right = Answer { score: 1.0, class: Some((k % 10) as u16), lead: Some(high), confidence: Some(0.93) };
+        let wrong = Answer { score: 0.0, class: Some(((k + 3) % 10) as u16), lead: Some(low), confidence: Some(0.61) };
         let (before, after) = if asked.way == Way::Lost { (right, wrong) } else { (wrong, right) };
         Item {
             index: 100 + k,
@@ -64,7 +64,7 @@ fn told(asked: WhatChanged) -> Changed {
 }
 
 /// What was asked of the host about items.
-fn asked(effects: &[Effect]) -> Vec<WhatChanged> {
+pub fn asked(effects: &[Effect]) -> Vec<WhatChanged> {
     let what = |e: &Effect| match e {
         Effect::Send(Command::Changed { what }) => Some(*what),
         _ => None,
@@ -88,7 +88,7 @@ fn served(app: &mut App) -> String {
 }
 
 /// In view 2; what it asks for is not answered yet.
-fn looking(state: State, settings: Settings, size: (u16, u16)) -> App {
+pub fn looking(state: State, settings: Settings, size: (u16, u16)) -> App {
     let mut app = fixture::app(state, settings, size);
     press(&mut app, "2");
     app
@@ -197,6 +197,8 @@ fn keys_go_into_it_and_out_again() {
     // Round and round through the panes.
     press(&mut app, "2<tab><tab>");
     assert!(served(&mut app).contains("31 lost"));
+    press(&mut app, "<tab>");
+    assert!(served(&mut app).contains("calibration"));
     press(&mut app, "<tab>");
     assert!(app.view == paring::tui::View::Evaluate && served(&mut app).contains("classes, round 1 against baseline"));
     press(&mut app, "1Z");

@@ -3,6 +3,7 @@
 
 mod arrange;
 mod bytes;
+mod calibration;
 mod columns;
 mod control;
 mod evaluate;
@@ -24,6 +25,7 @@ mod profile;
 mod report;
 mod robust;
 mod timeline;
+mod tokens;
 mod weights;
 mod work;
 

@@ -2,22 +2,30 @@
 //!
 //! Not here: times and profiles (`measure`). Invariant: a change is of pairs, both models on the same items.
 
-use super::answers::Answers;
+use super::answers::{Answers, Confidences};
 use super::measure::{parameters_of, tell};
 use super::{Compute, JobError, counts, lock};
 use crate::eval::{self, Against, Divergence, EvalError, Margins, Metrics, Scored, Until};
-use crate::exec::{OutOfMemory, Plan};
+use crate::exec::{ExecError, OutOfMemory, Plan};
 use crate::host::engine::Job;
 use crate::model::Model;
 use crate::plan::{self, Measured, Verdict};
 use crate::profile::{Profile, Ratio};
 use crate::session::{Evaluation, Part, State, private};
 use crate::task::{ALPHA, Change, WorstClass, worst_class};
+use candle_core::Tensor;
 use std::sync::Arc;
+
+/// What a model scores, and how likely it holds the classes that it answers ([`Answers::confidence`]).
+struct Ran {
+    run: Scored,
+    confidence: Vec<f64>,
+}
 
 /// What a round's model is worth.
 struct Judged {
     run: Scored,
+    confidence: Vec<f64>,
     /// Against the original, on the same items.
     change: Change,
     worst: Option<WorstClass>,
@@ -29,17 +37,23 @@ struct Judged {
 }
 
 impl Compute {
-    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Scored, JobError> {
+    fn evaluate_model(&self, model: &Model, plan: &Plan, label: &str, job: &Job) -> Result<Ran, JobError> {
         let (prep, batch) = (&model.info.preprocess, self.working_batch());
         let meter = &mut job.meter("evaluate", label);
-        let run = eval::evaluate(plan, &self.data, prep, batch, job.cancel(), meter)?;
+        let (mut session, mut sure) = (plan.session(), Confidences::over(&self.data, batch));
+        let outputs = |x: &Tensor| -> Result<Tensor, ExecError> {
+            let outputs = session.run(x)?;
+            sure.add(&outputs);
+            Ok(outputs)
+        };
+        let run = eval::score_with(&self.data, prep, batch, job.cancel(), outputs, meter)?;
         tell(job, &run.notes);
-        Ok(run)
+        Ok(Ran { run, confidence: sure.placed() })
     }
 
     /// Evaluates what a round made; with how far its outputs are from the original's, where the task tells that and the device has memory
     /// for both.
-    fn evaluate_beside(&self, model: &Model, plan: &Plan, job: &Job) -> Result<(Scored, Option<Divergence>), JobError> {
+    fn evaluate_beside(&self, model: &Model, plan: &Plan, job: &Job) -> Result<(Ran, Option<Divergence>), JobError> {
         let label = "the compressed model";
         if !self.data.task().beside() {
             return Ok((self.evaluate_model(model, plan, label, job)?, None));
@@ -61,7 +75,7 @@ impl Compute {
             found => {
                 let found = found?;
                 tell(job, &found.model.notes);
-                Ok((found.model, Some(found.divergence)))
+                Ok((Ran { run: found.model, confidence: Vec::new() }, Some(found.divergence)))
             }
         }
     }
@@ -81,10 +95,10 @@ impl Compute {
         // The interval of a class's loss is one for a number of images that was fixed before.
         let may_stop = until_clear && classes && !task.beside() && state.budget.class.is_none();
         let Some(allowed) = state.budget.drop.filter(|_| may_stop) else {
-            let (run, divergence) = self.evaluate_beside(model, plan, job)?;
+            let (Ran { run, confidence }, divergence) = self.evaluate_beside(model, plan, job)?;
             let change = task.compare(base, &run.scores);
             let worst = classes.then(|| self.worst_class(base, &run)).flatten();
-            return Ok(Judged { run, change, worst, divergence, part: None, drawn: None });
+            return Ok(Judged { run, confidence, change, worst, divergence, part: None, drawn: None });
         };
         let right = correct(base);
         let until = Until { allowed, alpha: ALPHA, seed: self.shelf.recipe.seed() };
@@ -94,16 +108,17 @@ impl Compute {
         tell(job, &drawn.scored.notes);
         let of: Vec<f32> = drawn.items.iter().map(|&i| base[i]).collect();
         let change = task.compare(&of, &drawn.scored.scores);
-        let (run, divergence) = (drawn.scored, None);
-        let items = Some(drawn.items);
+        let (run, items) = (drawn.scored, Some(drawn.items));
+        // What stops when it is clear hands no outputs out.
+        let (confidence, worst, divergence) = (Vec::new(), None, None);
         if run.scores.len() == self.data.len() {
-            return Ok(Judged { run, change, worst: None, divergence, part: None, drawn: items });
+            return Ok(Judged { run, confidence, change, worst, divergence, part: None, drawn: items });
         }
         // The interval that holds wherever one stops: the usual one of so many items would be too narrow.
         let (low, high) = drawn.test.range();
         let change = Change { low: low.min(change.value), high: high.max(change.value), ..change };
         let part = Some(Part { of: self.data.len(), level: drawn.test.level() });
-        Ok(Judged { run, change, worst: None, divergence, part, drawn: items })
+        Ok(Judged { run, confidence, change, worst, divergence, part, drawn: items })
     }
 
     /// What the class loses that loses most, where all items have a class.
@@ -114,16 +129,18 @@ impl Compute {
 
     pub(super) fn evaluate_original(&self, state: &State, job: &Job) -> Result<Evaluation, JobError> {
         let plan = self.compile(&self.model)?;
-        let run = self.evaluate_model(&self.model, &plan, "the original", job)?;
+        let Ran { mut run, confidence } = self.evaluate_model(&self.model, &plan, "the original", job)?;
+        let metrics = std::mem::take(&mut run.metrics);
         let margins = (!run.margins.is_empty()).then(|| Margins::of(&run.margins));
         self.unchanged()?;
-        self.keep_answers(&self.answers_of(state, 0), 0, &Answers::of(&run, None));
-        self.remember_baseline(run.scores);
+        let answers = Answers::of(run, confidence, None);
+        self.keep_answers(&self.answers_of(state, 0), 0, &answers);
+        self.remember_baseline(answers.scores);
         let (whole, doubt) = match state.profile_of(0) {
             Some(profile) => (profile.whole, profile.doubt),
             None => self.whole_latency(&plan, self.latency_batch(state), job)?.unwrap_or_default(),
         };
-        let evaluation = self.evaluation(0, run.metrics, &self.model, &plan)?;
+        let evaluation = self.evaluation(0, metrics, &self.model, &plan)?;
         Ok(Evaluation { whole, baseline_ms: whole.p50, margins, doubt, ..evaluation })
     }
 
@@ -149,10 +166,11 @@ impl Compute {
         let scores = self.baseline_scores(job)?;
         let (change, worst, evaluation) = {
             let plan = self.compile(&model)?;
-            let Judged { run, change, worst, divergence, part, drawn } =
+            let Judged { mut run, confidence, change, worst, divergence, part, drawn } =
                 self.score(state, (&model, &plan), &scores, until_clear, job)?;
-            self.keep_answers(&self.answers_by(artifact), round, &Answers::of(&run, drawn.as_deref()));
-            let whole = self.evaluation(round, run.metrics, &model, &plan)?;
+            let metrics = std::mem::take(&mut run.metrics);
+            self.keep_answers(&self.answers_by(artifact), round, &Answers::of(run, confidence, drawn.as_deref()));
+            let whole = self.evaluation(round, metrics, &model, &plan)?;
             // What was not looked at was not read.
             let data_hash = whole.data_hash.filter(|_| part.is_none());
             (change, worst, Evaluation { divergence, part, data_hash, ..whole })
@@ -220,7 +238,7 @@ impl Compute {
         if let Some(scores) = self.kept_scores() {
             return Ok(lock(&self.baseline).insert(Arc::new(scores)).clone());
         }
-        let run = self.evaluate_model(&self.model, &self.compile(&self.model)?, "the original", job)?;
+        let Ran { run, .. } = self.evaluate_model(&self.model, &self.compile(&self.model)?, "the original", job)?;
         self.unchanged()?;
         Ok(lock(&self.baseline).insert(Arc::new(run.scores)).clone())
     }

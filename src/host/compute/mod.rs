@@ -6,6 +6,7 @@
 
 mod activations;
 mod answers;
+mod changed;
 mod control;
 mod heal;
 mod iterate;
@@ -19,6 +20,7 @@ mod shelf;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod tokens;
 mod trial;
 
 pub use propose::plan_now;
@@ -41,8 +43,8 @@ use crate::profile::{Ceilings, Gauges, Ladder, Paired, Profile};
 use crate::prune::{self, Evidence, Group};
 use crate::quant::Precision;
 use crate::session::{
-    Activations, Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Utterance,
-    WhatChanged, private,
+    Activations, Artifacts, Built, Changed, Evaluation, Opening, Place, Proposer, Role, SessionCard, State, Tokens,
+    Utterance, WhatChanged, WhatTokens, private,
 };
 use crate::train::{self, Heal};
 use shelf::Shelf;
@@ -357,6 +359,10 @@ impl Work for Compute {
 
     fn changed(&self, state: &State, what: WhatChanged) -> Result<Changed, JobError> {
         self.what_changed(state, what)
+    }
+
+    fn tokens(&self, state: &State, what: WhatTokens) -> Result<Tokens, JobError> {
+        self.on_original(|| self.tokens_of(state, what))
     }
 
     fn rounding(&self, layer: &str) -> Result<Vec<(Precision, f32)>, JobError> {

@@ -9,7 +9,7 @@ use crate::model::{self, LoadOptions};
 use crate::model::{FamilySpec, ParamStore, export, random};
 use crate::plan::testing::int8;
 use crate::plan::{Author, Decision, DecisionId};
-use crate::session::{Event, Record, Way, WhatChanged};
+use crate::session::{Event, Record, Way, WhatChanged, WhatTokens};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -48,16 +48,7 @@ impl Rig {
             Event::RunStarted { round: 1, ids: ids.clone(), recipe: Some(ids), forecast: None },
         ];
         let state = State::fold(&records(1, events));
-        // Nobody listens: what a job says goes nowhere, what it makes durable is answered here.
-        let (inputs, mut heard) = tokio::sync::mpsc::channel(64);
-        std::thread::spawn(move || {
-            while let Some(input) = heard.blocking_recv() {
-                if let crate::host::input::Input::Commit { reply, .. } = input {
-                    drop(reply.send(Ok(())));
-                }
-            }
-        });
-        Rig { dir, engine, state, job: Job::new(Stop::default(), Arc::default(), inputs) }
+        Rig { dir, engine, state, job: unheard() }
     }
 
     fn work(&self) -> &dyn Work {
@@ -98,6 +89,19 @@ impl Rig {
         };
         records(self.state.seq + 1, [event]).iter().for_each(|r| self.state.apply(r));
     }
+}
+
+/// Nobody listens: what a job says goes nowhere, what it makes durable is answered here.
+fn unheard() -> Job {
+    let (inputs, mut heard) = tokio::sync::mpsc::channel(64);
+    std::thread::spawn(move || {
+        while let Some(input) = heard.blocking_recv() {
+            if let crate::host::input::Input::Commit { reply, .. } = input {
+                drop(reply.send(Ok(())));
+            }
+        }
+    });
+    Job::new(Stop::default(), Arc::default(), inputs)
 }
 
 fn records(from: u64, events: impl IntoIterator<Item = Event>) -> Vec<Record> {
@@ -255,6 +259,14 @@ fn what_a_round_answers_otherwise_is_told_item_by_item() {
     let wrong: u32 = lost.taken.iter().map(|t| t.now).sum();
     assert_eq!(wrong as usize, 16 - evaluation.metrics.classes.as_ref().expect("classes").correct);
     let leads = lost.leads.expect("of a classifier");
+    // How sure they are is of all items, and of the same answers as accuracy.
+    let sure = lost.calibration.expect("of a classifier");
+    for (of, e) in [(sure.before, &baseline), (sure.now, &evaluation)] {
+        let whole = of.expect("kept").whole();
+        let right = e.metrics.classes.as_ref().expect("classes").correct;
+        assert_eq!((whole.items, whole.right as usize), (16, right));
+        assert!(whole.sure().is_some_and(|c| c > 0.1 && c <= 1.0), "{whole:?}");
+    }
     assert_eq!((leads.before.iter().sum::<u32>(), leads.now.iter().sum::<u32>()), (16, 16));
     for item in lost.items.iter().chain(&gained.items) {
         assert!((item.before.score > 0.5) != (item.after.score > 0.5), "{item:?}");
@@ -305,4 +317,69 @@ fn what_flows_into_a_layer_and_what_precisions_make_of_its_output_is_run() {
     assert!(e.contains("takes no precision"), "{e}");
     let e = rig.work().activations("nothing").unwrap_err().to_string();
     assert!(e.contains("`nothing` is no layer"), "{e}");
+}
+
+#[test]
+fn what_two_language_models_make_of_a_token_adds_up_to_what_they_score() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/language/llama.gguf");
+    let ids = |name: &str, count: u32, seed: u32| {
+        let id = |i: u32| ((i + seed).wrapping_mul(2_654_435_761) >> 9) % 96;
+        let bytes: Vec<u8> = (0..count).flat_map(|i| (id(i) as u16).to_le_bytes()).collect();
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).expect("written");
+        path.display().to_string()
+    };
+    let (data, calib) = (ids("eval.u16", 100, 1), Some(ids("calib.u16", 200, 7777)));
+    let usual = OpenSpec::demo("cnn");
+    let how = Opening { model: fixture.display().to_string(), batch: 1, threads: 1, window: Some(14), ..usual.how };
+    let spec = OpenSpec { how, data, calib, budget: Default::default(), ..usual };
+    let engine = open(&Place::at(&dir.path().join("session")), Some(spec), None).expect("opens");
+    let (target, action) = int8("blk.0.ffn_down");
+    let ids = vec![DecisionId(0)];
+    let events = [
+        Event::Opened { card: Box::new(engine.card()), budget: Default::default() },
+        Event::Proposed { decisions: vec![Decision::new(target, action, Author::Human)] },
+        Event::Approved { ids: ids.clone() },
+        Event::RunStarted { round: 1, ids: ids.clone(), recipe: Some(ids.clone()), forecast: None },
+    ];
+    let mut state = State::fold(&records(1, events));
+    let job = unheard();
+    let work = engine.work().expect("opened whole");
+    let push = |state: &mut State, event: Event| records(state.seq + 1, [event]).iter().for_each(|r| state.apply(r));
+    let baseline = work.baseline(&state, &job).expect("evaluated");
+    push(&mut state, Event::Evaluated { evaluation: Box::new(baseline) });
+    let asked = |item| WhatTokens { round: 1, item };
+    assert!(work.tokens(&state, asked(0)).expect_err("nothing made").to_string().contains("round 1"));
+    let made = work.compress(&state, 1, &job).expect("compressed");
+    let (artifact, model_hash, used) = (made.artifact.clone(), made.model_hash.clone(), made.used.clone());
+    push(&mut state, Event::Applied { round: 1, ids, artifact, model_hash, used });
+    let (evaluation, _) = work.evaluate(&state, 1, &made.artifact, false, &job).expect("evaluated");
+    push(&mut state, Event::Evaluated { evaluation: Box::new(evaluation) });
+
+    let (lost, gained) = (Way::Lost, Way::Gained);
+    let page = |way| work.changed(&state, WhatChanged { round: 1, way, from: 0 }).expect("told");
+    let pages = [page(lost), page(gained)];
+    assert!(pages[0].by_token && pages[0].calibration.is_none());
+    let mut seen = 0;
+    for item in pages.iter().flat_map(|p| &p.items) {
+        let told = work.tokens(&state, asked(item.index)).expect("told");
+        let (before, after) = told.means().expect("some");
+        // A score is one f32; the evaluation ran several windows at once.
+        for (mean, score) in [(before, item.before.score), (after, item.after.score)] {
+            assert!((mean + f64::from(score)).abs() < 1e-5, "{mean} {score}");
+        }
+        assert_eq!(told.tokens.len(), 13);
+        for t in &told.tokens {
+            for g in [&t.before, &t.after] {
+                // Nothing is likelier than the likeliest.
+                assert!((-g.nats).exp() <= g.chance + 1e-9 && g.chance <= 1.0, "{g:?}");
+                assert!((g.top == t.id) == ((-g.nats).exp() > g.chance - 1e-9), "{t:?}");
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen > 3, "{seen}");
+    let past = work.tokens(&state, asked(1000)).expect_err("no such item").to_string();
+    assert!(past.contains("item 1000") && past.contains("hint:"), "{past}");
 }

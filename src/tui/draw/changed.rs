@@ -1,7 +1,7 @@
 //! View 2: the items that a round's model answers otherwise than the original: a gallery of images, or a list of texts.
 
 use super::evaluate::class_name;
-use super::{Canvas, span};
+use super::{Canvas, span, tokens};
 use crate::config::text::{clean, fit, left, width, wrap};
 use crate::config::{Act, Role};
 use crate::session::{Answer, Changed, Item, PAGE, Way};
@@ -55,6 +55,9 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect) {
     }
     let at = app.looking.item - changed.asked.from;
     let Some(item) = changed.items.get(at) else { return };
+    if let Some(what) = app.read_by_token() {
+        return tokens::page(c, area, inner, what);
+    }
     if app.looking.large {
         return large(c, inner, item);
     }
@@ -187,7 +190,8 @@ fn large(c: &mut Canvas<'_>, area: Rect, item: &Item) {
     let words = Rect { x: area.x + side + 1, width: area.width.saturating_sub(side + 2), ..area };
     let answer = |a: &Answer| {
         let lead = a.lead.map(|l| format!(", the right class leads by {}", num::signed(f64::from(l), 2)));
-        format!("{}{}", said(app, a), lead.unwrap_or_default())
+        let sure = a.confidence.map(|p| format!(", {:.1} % sure", p * 100.0));
+        [Some(said(app, a)), sure, lead].into_iter().flatten().collect::<String>()
     };
     let mut rows = vec![("item", item.index.to_string())];
     rows.extend(item.name.as_deref().map(|n| ("file", clean(n).into_owned())));

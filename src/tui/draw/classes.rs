@@ -116,16 +116,12 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect, (base, now): (&Evaluation, &E
     }
 }
 
-fn app_has_classes(c: &Canvas<'_>) -> bool {
-    c.app.state.baseline().is_some_and(|b| !b.metrics.per_class().is_empty())
-}
-
 /// Classes that are taken for others, those first where that changed most; with how far right classes lead below them.
 pub(super) fn taken(c: &mut Canvas<'_>, area: Rect) {
     let pal = c.pal;
     let Some(changed) = c.app.what_changed().filter(|c| !c.classes.is_empty()) else {
         let inner = c.pane(area, vec![span("taken for another class", pal.fg(Role::Title))], false);
-        let why = match app_has_classes(c) {
+        let why = match c.app.has_classes() {
             true => "told of a round once it is evaluated",
             false => "what is evaluated here has no classes",
         };

@@ -1,7 +1,7 @@
 //! View 2: the baseline against every round, per metric, with intervals; and which of the panes below it are seen. Their own drawing:
-//! `classes`, `changed`, `plot`.
+//! `classes`, `changed`, `calibration`, `plot`.
 
-use super::{Canvas, changed, classes, heal, plot, span};
+use super::{Canvas, calibration, changed, classes, heal, plot, span};
 use crate::config::text::{clean, left, right, width};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
@@ -59,6 +59,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
             classes::taken(c, Rect { x: rest.x + side, width: rest.width - side, ..rest });
         }
         Part::Changed => changed::pane(c, rest),
+        Part::Calibration => calibration::pane(c, rest),
     }
 }
 
@@ -71,7 +72,7 @@ fn classed(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
 
 /// Classes, where the task has them, and the plot.
 fn both(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
-    let side = match has_classes(evals) {
+    let side = match c.app.has_classes() {
         false => 0,
         true if area.width >= 70 => area.width / 2,
         true => area.width,
@@ -84,10 +85,6 @@ fn both(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     }
 }
 
-fn has_classes(evals: &[&Evaluation]) -> bool {
-    evals.first().is_some_and(|base| !base.metrics.per_class().is_empty())
-}
-
 fn course(c: &mut Canvas<'_>, area: Rect) {
     match heal::course(c.app) {
         Some(_) => heal::pane(c, area),
@@ -95,12 +92,13 @@ fn course(c: &mut Canvas<'_>, area: Rect) {
     }
 }
 
-/// Everything at once, where there is room: classes, what they are taken for, decisions and plot in a row, what changed below.
+/// Everything at once, where there is room: classes, what they are taken for, decisions and plot in a row, what changed below, or how sure
+/// models are while that has the keys.
 fn all(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     let below = area.height / 2;
     let upper = Rect { height: area.height - below, ..area };
     let mut panes: Vec<(u16, Pane)> = Vec::new();
-    if has_classes(evals) {
+    if c.app.has_classes() {
         panes.extend([(66, classed as Pane), (50, |c, area, _| classes::taken(c, area))]);
     }
     panes.extend([(44, (|c, area, _| classes::decisions(c, area)) as Pane), (40, |c, area, _| course(c, area))]);
@@ -112,7 +110,11 @@ fn all(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         pane(c, Rect { x, width, ..upper }, evals);
         (x, left) = (x + width, left - width);
     }
-    changed::pane(c, Rect { y: area.y + upper.height, height: below, ..area });
+    let lower = Rect { y: area.y + upper.height, height: below, ..area };
+    match c.app.looking.part {
+        Part::Calibration => calibration::pane(c, lower),
+        Part::Rounds | Part::Classes | Part::Changed => changed::pane(c, lower),
+    }
 }
 
 /// Draws one of the panes below the rounds.

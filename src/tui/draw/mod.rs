@@ -5,6 +5,7 @@
 
 mod agents;
 pub(super) mod basis;
+mod calibration;
 mod card;
 mod changed;
 pub(super) mod classes;
@@ -29,6 +30,7 @@ mod prompt;
 mod roofline;
 mod spread;
 mod text;
+mod tokens;
 mod vitals;
 mod weights;
 mod whole;
