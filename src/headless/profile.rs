@@ -12,6 +12,7 @@ use crate::profile::{
 use crate::session::{Opening, WINDOW, doubts};
 use crate::words::counted;
 use anyhow::{Error, Result, bail};
+use std::time::Duration;
 
 /// Runs the command; `convention` says what MACs count, `patience` for how much of the usual time is measured.
 pub fn run(args: &Args, convention: MacConvention, patience: f64) -> Result<Exit> {

@@ -158,6 +158,7 @@ impl World {
             | Then::Looks(_)
             | Then::Limits(_)
             | Then::Tell(_)
+            | Then::Restore(_)
             | Then::Aside(_)
             | Then::Turns(_)
             | Then::Role { .. }
