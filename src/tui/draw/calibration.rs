@@ -248,11 +248,17 @@ fn figures(c: &mut Canvas<'_>, area: Rect, all: &[Series<'_>]) {
     let Some(at) = c.app.shown_bin() else { return };
     let ends = |k: usize| format!("{:.0}", 100.0 * k as f64 / BINS as f64);
     let bin = format!("bin {}{}{} %", ends(at), pal.glyph("–", "-"), ends(at + 1));
+    // Where there are lines enough it has one of its own.
+    let (own, each) = if area.height >= LINES.1 { (true, 2) } else { (false, 13) };
+    if own {
+        c.put(area, row, 0, &bin, pal.fg(Role::Dim));
+        row += 1;
+    }
     for (k, s) in all.iter().enumerate() {
         let Some(of) = s.of.bins.get(at) else { continue };
-        let name = if k == 0 { bin.as_str() } else { "" };
+        let name = if k == 0 && !own { bin.as_str() } else { "" };
         let text = format!("{} {}", left(&s.name, 9), exactly(of));
-        let line = vec![span(left(name, 13), pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))];
+        let line = vec![span(left(name, each), pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))];
         c.line(area, row + k as u16, &Line::from(line));
     }
 }

@@ -190,14 +190,17 @@ fn large(c: &mut Canvas<'_>, area: Rect, item: &Item) {
     let words = Rect { x: area.x + side + 1, width: area.width.saturating_sub(side + 2), ..area };
     let answer = |a: &Answer| {
         let lead = a.lead.map(|l| format!(", the right class leads by {}", num::signed(f64::from(l), 2)));
-        let sure = a.confidence.map(|p| format!(", {:.1} % sure", p * 100.0));
-        [Some(said(app, a)), sure, lead].into_iter().flatten().collect::<String>()
+        format!("{}{}", said(app, a), lead.unwrap_or_default())
     };
     let mut rows = vec![("item", item.index.to_string())];
     rows.extend(item.name.as_deref().map(|n| ("file", clean(n).into_owned())));
     rows.extend(item.label.map(|l| ("is", class_name(&app.state, l as usize))));
     rows.push(("original", answer(&item.before)));
     rows.push(("round", answer(&item.after)));
+    if let (Some(b), Some(n)) = (item.before.confidence, item.after.confidence) {
+        let arrow = pal.glyph("→", "->");
+        rows.push(("sure", format!("{:.1} % {arrow} {:.1} %", b * 100.0, n * 100.0)));
+    }
     for (row, (name, text)) in rows.iter().enumerate() {
         let line = vec![span(left(name, 10), pal.fg(Role::Dim)), span(text.clone(), pal.fg(Role::Fg))];
         c.line(words, row as u16, &Line::from(line));
