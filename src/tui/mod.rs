@@ -21,6 +21,7 @@ mod evaluate;
 mod explain;
 mod forecast;
 mod glossary;
+mod heard;
 mod history;
 mod icicle;
 mod inspect;
