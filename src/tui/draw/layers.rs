@@ -566,7 +566,6 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
         };
         spans.push(span(text, if doubtful { pal.fg(Role::Warn) } else { dim }));
     }
-    spans.extend(blocks.map(|blocks| span(blocks, dim)));
     if app.list.order_held {
         spans.push(span(format!("{dot}order held"), pal.fg(Role::Warn)));
     }
@@ -574,6 +573,7 @@ fn legend(c: &mut Canvas<'_>, area: Rect, p50: [f64; 2], t: &Table) {
         let round = t.of_round.unwrap_or(0);
         spans.push(span(format!(" {} measured on round {round}", pal.glyph("†", "'")), pal.fg(Role::Warn)));
     }
+    spans.extend(blocks.map(|blocks| span(blocks, dim)));
     if t.live_runs == 0 {
         spans.push(span(format!("{dot}{}", app.palette.theme.heat_name), dim));
     }
