@@ -2,7 +2,7 @@
 //! forecast the screen shows and the one that a run builds are the same. Pure: commands are judged, events folded and the
 //! fake engine asked, on one thread.
 
-use super::commands::{Then, admit, judge};
+use super::commands::{Then, admit, judge, restore};
 use super::engine::Engine;
 use super::fake::Fake;
 use super::jobs::JobKind;
@@ -151,6 +151,7 @@ impl World {
                 self.propose();
                 self.commit(vec![Event::PhaseEntered { round, phase: Phase::Review }]);
             }
+            Then::Restore(seq) => self.goes_back(seq),
             Then::Nothing | Then::Say { .. } => {}
             Then::Start(_)
             | Then::Cancel
@@ -158,7 +159,6 @@ impl World {
             | Then::Looks(_)
             | Then::Limits(_)
             | Then::Tell(_)
-            | Then::Restore(_)
             | Then::Aside(_)
             | Then::Turns(_)
             | Then::Role { .. }
@@ -167,6 +167,30 @@ impl World {
             | Then::Stop => {
                 panic!("not commanded here")
             }
+        }
+    }
+
+    /// The host's way back to the decisions after event `seq`: of its journal.
+    fn goes_back(&mut self, seq: u64) {
+        let read = |line: &String| serde_json::from_str::<Record>(line).expect("reads back");
+        let records: Vec<Record> = self.journal.iter().map(read).take_while(|r| r.seq <= seq).collect();
+        let past = State::fold(&records);
+        let effect = match restore(&self.state, &self.fake, &past) {
+            Ok(effect) => effect,
+            Err(words) => {
+                assert!(words.contains("hint:"), "{words}");
+                return self.done.push(format!("  refused: {words}"));
+            }
+        };
+        let (from, before) = (self.state.seq, view(&self.state));
+        self.commit(effect.events);
+        self.takes_back(from, &before);
+        let unbound = self.state.constraints.is_empty() && past.constraints.is_empty();
+        if effect.then == Then::Nothing && unbound {
+            assert_eq!(set(self.state.shown_actions()), set(past.shown_actions()), "as it was after {seq}");
+            let approved = |s: &State| s.pending().into_iter().map(|d| d.target.clone()).collect::<Vec<_>>();
+            let once = |t: &Target| past.planned(t).runs().is_some() || self.state.planned(t).in_force.is_some();
+            assert!(approved(&self.state).iter().all(once), "nothing is approved that was not");
         }
     }
 
@@ -310,7 +334,8 @@ impl World {
                 Command::Constrain { constraint: Constraint { target: self.target(), limit, reason: reason() } }
             }
             75..78 => Command::Unconstrain { target: self.target() },
-            78..90 => Command::Run,
+            78..87 => Command::Run,
+            87..90 => Command::Restore { seq: self.rng.random_range(0..=self.state.seq + 1) },
             90..95 => Command::Accept,
             95..98 => Command::RollBack { reason: reason() },
             _ => return self.restart(),
