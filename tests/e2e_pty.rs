@@ -97,6 +97,23 @@ fn a_whole_session_by_keys() {
     assert!(all.len() >= 3, "{all:?}");
     let (edited, vetoed) = (&all[0], &all[1]);
 
+    // What one looks for before approving is within three keys on a session of one's own, too; `screen` has every size.
+    go_to(&mut t, edited);
+    for (key, words) in [
+        ("8", &["peak memory", "p50", "images/s", "made by", "read by", "KL alone", "int8", "inputs"][..]),
+        ("7", &["beside"]),
+        ("9", &["FLOP/B", "GFLOP/s"]),
+        ("\t", &["peak"]),
+        ("K", &["median"]),
+    ] {
+        t.press(key);
+        t.wait_for(key, LONG, |s| words.iter().all(|w| s.contains(w)));
+    }
+    t.press("\x1b");
+    t.wait_for("the words to go", LONG, |s| !s.contains("median"));
+    t.press("1");
+    t.wait("layers");
+
     // Edit one: one step more of it, kept with enter.
     go_to(&mut t, edited);
     t.press("]");
