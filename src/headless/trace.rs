@@ -6,14 +6,19 @@
 use crate::profile::Profile;
 use serde_json::{Value, json};
 
+/// Readers take a thread of the process's number to be its main thread, which neither track is.
+const PROCESS: u32 = 1;
+const BLOCKS: u32 = 2;
+const ROWS: u32 = 3;
+
 /// Trace Event Format, in microseconds: a slice a row, a slice a block around them, counters of bytes and of a row's part of its ceiling.
 pub fn chrome(name: &str, profile: &Profile) -> Value {
-    let slice = |tid: u32, name: &str, cat: &str, (from, to): (f64, f64), args: Value| json!({ "ph": "X", "pid": 1, "tid": tid, "name": name, "cat": cat, "ts": from, "dur": to - from, "args": args });
-    let named = |what: &str, tid: u32, name: &str| json!({ "ph": "M", "pid": 1, "tid": tid, "name": what, "args": { "name": name } });
+    let slice = |tid: u32, name: &str, cat: &str, (from, to): (f64, f64), args: Value| json!({ "ph": "X", "pid": PROCESS, "tid": tid, "name": name, "cat": cat, "ts": from, "dur": to - from, "args": args });
+    let named = |what: &str, tid: u32, name: &str| json!({ "ph": "M", "pid": PROCESS, "tid": tid, "name": what, "args": { "name": name } });
     let mut events = vec![
-        named("process_name", 0, &format!("{name} on {}", profile.device)),
-        named("thread_name", 1, "blocks"),
-        named("thread_name", 2, "rows"),
+        named("process_name", PROCESS, &format!("{name} on {}", profile.device)),
+        named("thread_name", BLOCKS, "blocks"),
+        named("thread_name", ROWS, "rows"),
     ];
     // Of a run so far, microseconds; a time is put down in eighths of one: those are whole nanoseconds and exact as binary fractions, so that
     // where a slice ends is exactly where the next begins.
@@ -25,7 +30,7 @@ pub fn chrome(name: &str, profile: &Profile) -> Value {
         let end = (8.0 * run).round() / 8.0;
         if block.map(|(b, _)| b) != row.block.as_deref() {
             if let Some((open, from)) = block.take() {
-                events.push(slice(1, open, "block", (from, at), json!({})));
+                events.push(slice(BLOCKS, open, "block", (from, at), json!({})));
             }
             block = row.block.as_deref().map(|b| (b, at));
         }
@@ -37,15 +42,15 @@ pub fn chrome(name: &str, profile: &Profile) -> Value {
             "activation_bytes": row.activation_bytes, "flop_per_byte": row.intensity, "of_its_ceiling": row.efficiency,
             "fused": row.fused, "in_doubt": row.doubt.is_some(),
         });
-        events.push(slice(2, &row.name, "row", (at, end), args));
-        let counter =
-            |name: &str, value: f64| json!({ "ph": "C", "pid": 1, "name": name, "ts": at, "args": { "value": value } });
-        events.push(counter("activation bytes", row.activation_bytes as f64));
-        events.push(counter("part of the ceiling", row.efficiency));
+        events.push(slice(ROWS, &row.name, "row", (at, end), args));
+        // Named by both words.
+        let counter = |name: &str, of: &str, value: f64| json!({ "ph": "C", "pid": PROCESS, "name": name, "ts": at, "args": { of: value } });
+        events.push(counter("activations", "bytes", row.activation_bytes as f64));
+        events.push(counter("part of the", "ceiling", row.efficiency));
         at = end;
     }
     if let Some((open, from)) = block {
-        events.push(slice(1, open, "block", (from, at), json!({})));
+        events.push(slice(BLOCKS, open, "block", (from, at), json!({})));
     }
     json!({
         "traceEvents": events,

@@ -333,9 +333,9 @@ impl World {
                 };
                 Command::Constrain { constraint: Constraint { target: self.target(), limit, reason: reason() } }
             }
-            75..78 => Command::Unconstrain { target: self.target() },
-            78..87 => Command::Run,
-            87..90 => Command::Restore { seq: self.rng.random_range(0..=self.state.seq + 1) },
+            75..77 => Command::Unconstrain { target: self.target() },
+            78..90 => Command::Run,
+            77..78 => Command::Restore { seq: self.rng.random_range(0..=self.state.seq + 1) },
             90..95 => Command::Accept,
             95..98 => Command::RollBack { reason: reason() },
             _ => return self.restart(),

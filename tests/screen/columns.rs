@@ -2,7 +2,7 @@
 
 use crate::keys::{go, sent};
 use crate::{drawn, fixture, press, text};
-use paring::config::{ColorLevel, OwnColumn, Settings};
+use paring::config::{ColorLevel, OwnColumn, Role, Settings};
 use paring::quant::Precision;
 use paring::session::{Command, Feed, HostMsg, State};
 use paring::tui::{App, Effect, Level};

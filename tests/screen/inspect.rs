@@ -80,8 +80,8 @@ fn activations_are_asked_for_between_jobs_and_told_beside_every_precision() {
         text(&drawn(app))
     };
     let seen = told(&mut app, found.clone());
-    assert!(seen.contains("−3.25 to +4.50, 0.0 % zeros") && seen.contains("of 64 items of calibration"), "{seen}");
-    assert!(seen.contains("output off") && seen.contains("1.2 %") && seen.contains("broken"), "{seen}");
+    assert!(seen.contains("−3.25 to +4.50, 0% zeros") && seen.contains("of 64 items of calibration"), "{seen}");
+    assert!(seen.contains("output off") && seen.contains("1.2%") && seen.contains("broken"), "{seen}");
     insta::assert_snapshot!("inputs_120x40", seen);
     for (size, settings) in [
         ((80, 24), Settings { ascii: true, ..Settings::default() }),

@@ -77,6 +77,7 @@ pub fn press(app: &mut App, keys: &str) -> Vec<paring::tui::Effect> {
                     "down" => KeyCode::Down,
                     "up" => KeyCode::Up,
                     "pgdn" => KeyCode::PageDown,
+                    "pgup" => KeyCode::PageUp,
                     "bs" => KeyCode::Backspace,
                     other => panic!("no key {other}"),
                 }
