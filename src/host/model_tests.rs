@@ -324,7 +324,8 @@ impl World {
                 Command::VetoAll { targets: (0..n).map(|_| self.target()).collect(), reason: reason() }
             }
             55..60 => Command::Reopen { ids: self.ids() },
-            60..67 => Command::Undo,
+            60..65 => Command::Undo,
+            65..67 => Command::Restore { seq: self.rng.random_range(0..=self.state.seq + 1) },
             67..71 => Command::Redo,
             71..75 => {
                 let limit = match self.rng.random_range(0..3) {
@@ -333,9 +334,8 @@ impl World {
                 };
                 Command::Constrain { constraint: Constraint { target: self.target(), limit, reason: reason() } }
             }
-            75..77 => Command::Unconstrain { target: self.target() },
+            75..78 => Command::Unconstrain { target: self.target() },
             78..90 => Command::Run,
-            77..78 => Command::Restore { seq: self.rng.random_range(0..=self.state.seq + 1) },
             90..95 => Command::Accept,
             95..98 => Command::RollBack { reason: reason() },
             _ => return self.restart(),

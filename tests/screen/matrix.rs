@@ -81,7 +81,7 @@ const PAGES: &[Page] = &[
     ("own", |s, z| on_row(s, z, ":column ns = p50 * 1e6 / macs<enter>:columns p50 ns<enter>"), &["ns"]),
     ("panes", |s, z| on_row(s, z, ":layout card<enter>"), &["layers"]),
     ("line", |s, z| on_row(s, z, ":the"), &["theme"]),
-    ("row", inspected, &["in the graph", "made by", "keep"]),
+    ("row", inspected, &["in the graph", "made by", "knee"]),
     (
         "row, below",
         |s, z| {
