@@ -102,14 +102,18 @@ impl Palette {
         let t = if t.is_finite() { t.clamp(-1.0, 1.0) } else { 0.0 };
         let end = if t > 0.0 { Role::Bad } else { Role::Good };
         let style = self.ground(self.theme.color(Role::Bg).mix(self.theme.color(end), t.abs()));
-        let style = style.unwrap_or_else(|| if step(t) == 0 { self.fg(Role::Fg) } else { self.fg(end) });
-        if t < 0.0 && step(t) > 0 && !self.wants_density() { style.add_modifier(Modifier::UNDERLINED) } else { style }
+        let style = style.unwrap_or_else(|| if quarters(t) == 0 { self.fg(Role::Fg) } else { self.fg(end) });
+        if t < 0.0 && quarters(t) > 0 && !self.wants_density() {
+            style.add_modifier(Modifier::UNDERLINED)
+        } else {
+            style
+        }
     }
 
-    /// The glyph of that ramp: densities for worse, lines for better.
+    /// The glyph of that ramp: densities for worse, lines for better, nothing within an eighth of the middle.
     pub fn leaning(&self, t: f64) -> char {
         let better: [char; 5] = if self.ascii { [' ', '-', '~', '=', '%'] } else { [' ', '╴', '─', '═', '≡'] };
-        if t < 0.0 { better[step(t)] } else { self.density(t) }
+        if t < 0.0 { better[quarters(t)] } else { self.density(quarters(t) as f64 / 4.0) }
     }
 
     /// Readable text on a ground of this colour; `None` below 256 colours.
@@ -133,7 +137,8 @@ impl Palette {
     /// The density glyph for `t`, 0 to 1.
     pub fn density(&self, t: f64) -> char {
         let ramp: [char; 5] = if self.ascii { [' ', '.', ':', '*', '#'] } else { [' ', '░', '▒', '▓', '█'] };
-        ramp[step(t.max(0.0))]
+        let t = if t.is_finite() { t.clamp(0.0, 1.0) } else { 0.0 };
+        ramp[((t * 4.0).ceil() as usize).min(4)]
     }
 
     /// One of eight heights, for sparklines.
@@ -233,10 +238,9 @@ impl Palette {
     }
 }
 
-/// One of five densities for `t`, −1 to 1, whichever its sign.
-fn step(t: f64) -> usize {
-    let t = if t.is_finite() { t.abs().min(1.0) } else { 0.0 };
-    ((t * 4.0).ceil() as usize).min(4)
+/// The nearest quarter to `t`, −1 to 1, whichever its sign.
+fn quarters(t: f64) -> usize {
+    if t.is_finite() { (t.abs().min(1.0) * 4.0).round() as usize } else { 0 }
 }
 
 fn rgb(c: Rgb) -> Color {
@@ -276,7 +280,7 @@ mod tests {
             assert!(p.density(t).is_ascii() && p.spark(t).is_ascii() && p.bar(t, 7).is_ascii());
             assert_eq!(p.bar(t, 7).len(), 7);
             assert!(p.leaning(t).is_ascii() && p.leaning(-t).is_ascii());
-            assert!(i == 0 || p.leaning(t) != p.leaning(-t), "worse and better look alike at {t}");
+            assert!(i < 2 || p.leaning(t) != p.leaning(-t), "worse and better look alike at {t}");
         }
     }
 

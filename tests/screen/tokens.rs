@@ -195,7 +195,7 @@ fn nothing_of_it_leaves_its_area_at_any_size() {
             for (ascii, colors) in [(false, ColorLevel::True), (true, ColorLevel::None)] {
                 let mut app = reading(Settings { ascii, colors, ..Settings::default() }, (w, h));
                 drawn(&mut app);
-                press(&mut app, "jlG<pgup>h");
+                press(&mut app, "jlGkhg");
                 drawn(&mut app);
             }
         }
