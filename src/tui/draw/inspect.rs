@@ -87,7 +87,7 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
         let mark = num::mark(l.doubt.is_some());
         let p99 = l.p99.map_or(String::new(), |p| format!(", p99 {}", num::ms(p)));
         let time =
-            l.fig.p50.map(|ms| format!("{}{mark} ms of the whole{p99} a batch, p95 {}", num::ms(ms), num::ms(l.p95)));
+            l.fig.p50.map(|ms| format!("{}{mark} ms of the whole a batch, p95 {}{p99}", num::ms(ms), num::ms(l.p95)));
         let share = l.fig.share.map(|s| format!(", {} of it", num::percent(s))).unwrap_or_default();
         let macs = num::scaled(l.fig.macs.get(app.settings.mac_convention) as f64, 1e6);
         let params = num::count(l.fig.params);
