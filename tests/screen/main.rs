@@ -17,7 +17,6 @@ mod latency;
 mod looks;
 mod many;
 mod markdown;
-mod matrix;
 mod mouse;
 mod picker;
 mod plan;
