@@ -1,6 +1,7 @@
 //! What flows into one layer of the original on calibration items, and how far its output is off where that layer alone is in a precision: run by the
 //! kernels that would run it, weights and inputs rounded as they round them.
 
+use super::rounding::apart;
 use super::{Compute, JobError};
 use crate::graph::{MacConvention, NodeId, macs};
 use crate::model::Model;
@@ -84,20 +85,6 @@ impl Compute {
     }
 }
 
-/// √(Σ(y − ŷ)² / Σy²); infinite where `ŷ` is not finite, zero where both are zero.
-fn apart(right: &[f32], other: &[f32]) -> f32 {
-    let sums = right.iter().zip(other).fold((0.0f64, 0.0f64), |(all, off), (y, z)| {
-        let (y, z) = (f64::from(*y), f64::from(*z));
-        (all + y * y, off + (y - z) * (y - z))
-    });
-    match sums {
-        (_, off) if !off.is_finite() => f32::INFINITY,
-        (_, 0.0) => 0.0,
-        (0.0, _) => f32::INFINITY,
-        (all, off) => (off / all).sqrt() as f32,
-    }
-}
-
 fn bars(values: impl Iterator<Item = f32>, lo: f32, hi: f32) -> Vec<u64> {
     let mut out = vec![0u64; BARS];
     let width = (f64::from(hi) - f64::from(lo)) / BARS as f64;
@@ -111,15 +98,6 @@ fn bars(values: impl Iterator<Item = f32>, lo: f32, hi: f32) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn outputs_are_apart_by_their_definition() {
-        assert_eq!(apart(&[3.0, 4.0], &[3.0, 4.0]), 0.0);
-        assert!((apart(&[3.0, 4.0], &[3.0, 3.0]) - 0.2).abs() < 1e-6);
-        assert_eq!(apart(&[0.0], &[0.0]), 0.0);
-        assert_eq!(apart(&[0.0], &[1.0]), f32::INFINITY);
-        assert_eq!(apart(&[1.0], &[f32::NAN]), f32::INFINITY);
-    }
 
     #[test]
     fn bars_hold_every_value_once_from_the_least_to_the_largest() {

@@ -168,19 +168,21 @@ impl Compute {
     }
 }
 
+/// Answers to items, with their scores, leads and classes.
+#[cfg(test)]
+pub(super) fn answers(given: &[(u32, f32, f32, u16)]) -> Answers {
+    Answers {
+        items: given.iter().map(|g| g.0).collect(),
+        scores: given.iter().map(|g| g.1).collect(),
+        margins: given.iter().map(|g| g.2).collect(),
+        predictions: given.iter().map(|g| g.3).collect(),
+        confidence: Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn answers(given: &[(u32, f32, f32, u16)]) -> Answers {
-        Answers {
-            items: given.iter().map(|g| g.0).collect(),
-            scores: given.iter().map(|g| g.1).collect(),
-            margins: given.iter().map(|g| g.2).collect(),
-            predictions: given.iter().map(|g| g.3).collect(),
-            confidence: Vec::new(),
-        }
-    }
 
     #[test]
     fn files_come_back_as_they_were_and_others_are_refused() {

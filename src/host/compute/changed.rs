@@ -239,19 +239,10 @@ impl Compute {
 
 #[cfg(test)]
 mod tests {
+    use super::super::answers::answers;
     use super::*;
     use crate::eval::robust;
     use candle_core::{Device, Tensor};
-
-    fn answers(given: &[(u32, f32, f32, u16)]) -> Answers {
-        Answers {
-            items: given.iter().map(|g| g.0).collect(),
-            scores: given.iter().map(|g| g.1).collect(),
-            margins: given.iter().map(|g| g.2).collect(),
-            predictions: given.iter().map(|g| g.3).collect(),
-            confidence: Vec::new(),
-        }
-    }
 
     #[test]
     fn the_worst_fall_comes_first_and_confusions_are_of_wrong_answers_alone() {

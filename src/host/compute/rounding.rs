@@ -53,17 +53,35 @@ fn spread(param: &Param) -> Cow<'_, Param> {
 
 fn off(weight: &Param, precision: Precision) -> f32 {
     let rounded = weight.stored_in(precision.weights());
-    let (w, q) = (weight.values(), rounded.values());
-    let sums = w.iter().zip(q.iter()).fold((0.0f64, 0.0f64), |(all, off), (w, q)| {
-        let (w, q) = (f64::from(*w), f64::from(*q));
-        (all + w * w, off + (w - q) * (w - q))
+    apart(&weight.values(), &rounded.values())
+}
+
+/// √(Σ(y − ŷ)² / Σy²); infinite where `ŷ` is not finite, zero where both are zero.
+pub(super) fn apart(right: &[f32], other: &[f32]) -> f32 {
+    let sums = right.iter().zip(other).fold((0.0f64, 0.0f64), |(all, off), (y, z)| {
+        let (y, z) = (f64::from(*y), f64::from(*z));
+        (all + y * y, off + (y - z) * (y - z))
     });
-    if sums.0 > 0.0 { (sums.1 / sums.0).sqrt() as f32 } else { 0.0 }
+    match sums {
+        (_, off) if !off.is_finite() => f32::INFINITY,
+        (_, 0.0) => 0.0,
+        (0.0, _) => f32::INFINITY,
+        (all, off) => (off / all).sqrt() as f32,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outputs_are_apart_by_their_definition() {
+        assert_eq!(apart(&[3.0, 4.0], &[3.0, 4.0]), 0.0);
+        assert!((apart(&[3.0, 4.0], &[3.0, 3.0]) - 0.2).abs() < 1e-6);
+        assert_eq!(apart(&[0.0], &[0.0]), 0.0);
+        assert_eq!(apart(&[0.0], &[1.0]), f32::INFINITY);
+        assert_eq!(apart(&[1.0], &[f32::NAN]), f32::INFINITY);
+    }
 
     #[test]
     fn fewer_bits_are_further_off_and_rows_of_a_large_weight_say_nearly_the_same() {
