@@ -67,6 +67,8 @@ impl Rig {
 #[derive(Default)]
 struct Promises {
     approved: BTreeSet<DecisionId>,
+    /// How many were ever acknowledged as approved, those that were rolled back since included.
+    made: usize,
     /// A roll-back was sent and not yet acknowledged.
     rolling_back: bool,
     runs: usize,
@@ -92,6 +94,11 @@ impl Promises {
             let artifact = round.artifact.as_deref().expect("what is applied exists");
             assert!(artifacts.join(artifact).is_file(), "and is on disk");
         }
+    }
+
+    /// There was something to lose.
+    fn enough(&self) -> bool {
+        self.made >= 5 && self.runs >= 2
     }
 
     /// A restart shows nothing as under way, and as applied only what was also evaluated.
@@ -160,7 +167,10 @@ async fn work(client: &Client, messages: &mut Messages, events: u64, promises: &
         promises.rolling_back = matches!(command, Command::RollBack { .. });
         match client.command(command.clone()).await {
             Ok(()) => match command {
-                Command::Approve { ids } => promises.approved.extend(ids),
+                Command::Approve { ids } => {
+                    promises.made += ids.len();
+                    promises.approved.extend(ids);
+                }
                 Command::RollBack { .. } => {
                     catch_up(messages, &mut state);
                     promises.approved.retain(|&id| state.decision(id).is_some_and(|d| d.status != Status::RolledBack));
@@ -187,7 +197,11 @@ fn twenty_kills_lose_nothing() {
     let mut rng = ChaCha8Rng::seed_from_u64(20);
     let mut promises = Promises::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("runtime");
-    for kill in 0..20 {
+    // Twenty, and more where a busy machine got nowhere in some of its lives.
+    for kill in 0..40 {
+        if kill >= 20 && promises.enough() {
+            break;
+        }
         let mut child = rig.spawn();
         let (client, mut messages) = runtime.block_on(rig.connect(&mut child));
         let mut state = State::default();
@@ -219,12 +233,8 @@ fn twenty_kills_lose_nothing() {
         child.wait().expect("reaped");
         promises.check(&rig.journal(), &artifacts);
     }
-    assert!(
-        promises.approved.len() >= 3,
-        "{} approved: the test must have had something to lose",
-        promises.approved.len()
-    );
-    assert!(promises.runs >= 2, "{} runs", promises.runs);
+    let Promises { made, runs, .. } = promises;
+    assert!(promises.enough(), "{made} approved in {runs} runs: the test must have had something to lose");
 }
 
 #[test]

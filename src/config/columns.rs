@@ -48,6 +48,9 @@ pub const ORDER: &str = "order";
 /// Columns that belong together.
 pub const SETS: [&str; 3] = ["costs", "parameters", "speed"];
 
+/// Columns that every list has: headings beside which another of that name would be taken for them.
+const FIXED: [&str; 2] = ["layer", "plan"];
+
 /// Columns that a user may write at most, and the longest name of one.
 pub const MOST_OWN: usize = 32;
 const LONGEST_NAME: usize = 16;
@@ -79,7 +82,8 @@ impl OwnColumn {
                 "`{name}` cannot be a column's name; hint: letters, digits and `_`, {LONGEST_NAME} at most, such as `ns_per_mac`"
             ));
         }
-        if variables().any(|v| v.name == name) || SETS.contains(&name) || name == ORDER {
+        let taken = variables().any(|v| v.name == name) || [&SETS[..], &FIXED, &[ORDER]].concat().contains(&name);
+        if taken {
             return Err(format!("`{name}` is there already; hint: another name, such as `my_{name}`"));
         }
         let expression = Expression::parse(expression, variables().map(|v| v.name))?;
@@ -142,7 +146,9 @@ mod tests {
     fn names_are_plain_and_taken_once() {
         let column = |name: &str| OwnColumn::parse(name, "p50 * 1e6 / (macs * batch)");
         assert_eq!(column(" ns_per_mac ").map(|c| c.name), Ok("ns_per_mac".to_owned()));
-        for odd in ["", "2p", "p 50", "p-50", "p50", "batch", "order", "costs", "x\u{202e}", &"x".repeat(17)] {
+        for odd in
+            ["", "2p", "p 50", "p-50", "p50", "batch", "order", "costs", "plan", "layer", "x\u{202e}", &"x".repeat(17)]
+        {
             let e = column(odd).expect_err(odd);
             assert!(e.contains("hint: "), "{odd}: {e}");
         }

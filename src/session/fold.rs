@@ -196,8 +196,7 @@ impl State {
                 trim(&mut self.rivals, MOST_RIVALS);
             }
             Event::PlanKept { plan } => {
-                self.plans.retain(|p| p.name != plan.name);
-                self.plans.push(plan.clone());
+                plan.clone().keep(&mut self.plans);
                 trim(&mut self.plans, MOST_PLANS);
             }
             Event::Restored { decisions, dropped, .. } => {

@@ -42,7 +42,7 @@ pub use limits::{Limits, Prices, Spent};
 pub use machine::Machine;
 pub use names::as_filed;
 pub use place::Place;
-pub use plans::{Difference, KeptPlan, MOST_PLANS, OtherPlan, PLAN_NAME, REPLACED, differences};
+pub use plans::{Difference, KeptPlan, MOST_PLANS, OtherPlan, PLAN_NAME, differences};
 pub use recipe::{Images, Opening, Recipe, WINDOW};
 pub use role::{
     Answers, Ask, Form, Looks, MOST_LOOKS, MOST_TURNS, OUTSIDE, PROFILING, QUESTION, ROLES, Role, Share, Table,

@@ -2,7 +2,7 @@
 //!
 //! Not here: what a plan is expected to do (`forecast`), taking rows of one over (`host/commands/plans`).
 
-use super::State;
+use super::{Seq, State};
 use crate::plan::{Action, Target, same_cut};
 use serde::{Deserialize, Serialize};
 
@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 pub const MOST_PLANS: usize = 16;
 /// Longest name, characters.
 pub const PLAN_NAME: usize = 40;
-/// The name of the plan that gave way when an earlier moment was gone back to.
-pub const REPLACED: &str = "before restoring";
+/// How the names begin of plans that gave way when an earlier moment was gone back to; as many are kept as [`MOST_REPLACED`].
+const REPLACED: &str = "before going back";
+/// Few enough to leave room for those that the engineer named.
+const MOST_REPLACED: usize = 3;
 /// Cuts that are this close are one: a ratio is rounded to whole units.
 const ALIKE: f64 = 1e-3;
 
@@ -20,6 +22,23 @@ const ALIKE: f64 = 1e-3;
 pub struct KeptPlan {
     pub name: String,
     pub actions: Vec<(Target, Action)>,
+}
+
+impl KeptPlan {
+    /// The name of the plan that the restoring event `seq` took the place of.
+    pub fn replaced_by(seq: Seq) -> String {
+        format!("{REPLACED}, event {seq}")
+    }
+
+    /// Puts it among `plans`, in the place of one of that name.
+    pub(super) fn keep(self, plans: &mut Vec<KeptPlan>) {
+        plans.retain(|p| p.name != self.name);
+        plans.push(self);
+        let gave_way = |p: &KeptPlan| p.name.starts_with(REPLACED);
+        while plans.iter().filter(|p| gave_way(p)).count() > MOST_REPLACED {
+            plans.iter().position(gave_way).map(|oldest| plans.remove(oldest));
+        }
+    }
 }
 
 /// A plan to hold the one that is shown against.
@@ -96,6 +115,18 @@ mod tests {
         assert!(told.contains(&(group("c"), Action::Keep, cut(0.5))));
         assert!(told.contains(&(layer, int8, Action::Keep)));
         assert_eq!(differences(&here, &here), []);
+    }
+
+    #[test]
+    fn the_engineers_plans_stay_however_often_decisions_go_back() {
+        let mut plans = Vec::new();
+        let named = |name: String| KeptPlan { name, actions: Vec::new() };
+        named("mine".into()).keep(&mut plans);
+        (1..20).for_each(|seq| named(KeptPlan::replaced_by(seq)).keep(&mut plans));
+        named("mine".into()).keep(&mut plans);
+        let names: Vec<&str> = plans.iter().map(|p| p.name.as_str()).collect();
+        let last = [17, 18, 19].map(KeptPlan::replaced_by);
+        assert_eq!(names, [&*last[0], &last[1], &last[2], "mine"]);
     }
 
     #[test]

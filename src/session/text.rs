@@ -90,13 +90,16 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         Event::PlanKept { plan } => {
             format!("kept the plan as {}: {}", plan.name, counted(plan.actions.len(), "decision"))
         }
-        Event::Restored { to, decisions, dropped } => {
+        Event::Restored { to, decisions, .. } => {
             let approved = decisions.iter().filter(|d| d.status == Status::Approved).count();
-            let waits = decisions.len() - approved;
-            format!(
-                "back to the decisions after event {to}: {approved} approved, {waits} open, {} taken away",
-                dropped.len()
-            )
+            let parts = [(approved, "approved"), (decisions.len() - approved, "open")];
+            let parts: Vec<String> =
+                parts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+            let what = match parts.is_empty() {
+                true => "what came since is taken away".to_owned(),
+                false => format!("{} again", parts.join(", ")),
+            };
+            format!("back to the decisions after event {to}: {what}")
         }
         Event::Recalled { .. } => return None,
         Event::PassedOver { proposals } => match proposals.as_slice() {

@@ -55,16 +55,12 @@ pub fn load(path: &Path) -> (Shares, Option<String>) {
 /// # Errors
 /// The file cannot be written.
 pub fn keep(path: &Path, shares: Shares) -> io::Result<()> {
-    use std::io::Write;
     if let Some(dir) = path.parent() {
         private::make_dir(dir)?;
     }
     let text = toml::to_string(&shares).map_err(io::Error::other)?;
-    let mut file = private::create(path)?;
-    file.set_len(0)?;
-    file.write_all(
-        format!("# Thousandths of the review's width and height; what is not here is as usual.\n{text}").as_bytes(),
-    )
+    let text = format!("# Thousandths of the review's width and height; what is not here is as usual.\n{text}");
+    crate::files::write_privately(path, text)
 }
 
 impl App {

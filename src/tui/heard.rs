@@ -8,7 +8,7 @@ use super::working::Working;
 use crate::config::Act;
 use crate::config::text::clean;
 use crate::plan::Outcome;
-use crate::session::{Event, Feed, HostMsg, Phase, QUESTION, REPLACED, Record, State, Utterance};
+use crate::session::{Event, Feed, HostMsg, KeptPlan, Phase, QUESTION, Record, State, Utterance};
 
 impl App {
     /// Takes one message from the host. Call [`App::settle`] once after a batch of them.
@@ -159,10 +159,12 @@ impl App {
             }
             Event::Restored { to, .. } => {
                 let [undo, plans] = [Act::Undo, Act::View7].map(|act| self.label(act));
-                let text = format!(
-                    "decisions are as after event {to}; {undo} undoes it, what they were is kept as `{REPLACED}` ({plans})"
-                );
-                self.say(Level::Good, text);
+                let name = KeptPlan::replaced_by(record.seq);
+                let kept = match self.state.plans.iter().any(|p| p.name == name) {
+                    true => format!(", what they were is kept as `{name}` ({plans})"),
+                    false => String::new(),
+                };
+                self.say(Level::Good, format!("decisions are as after event {to}; {undo} undoes it{kept}"));
             }
             Event::PlanKept { plan } => {
                 let text = format!("the plan is kept as {}; {} compares", plan.name, self.label(Act::View7));

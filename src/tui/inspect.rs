@@ -116,8 +116,8 @@ impl App {
             self.asked_rounding = Some(name.clone());
             self.effects.push(Effect::Send(Command::Rounding { layer: name }));
         }
-        // It runs the model: not while a job measures.
-        if let Some(name) = self.inspected.as_ref().filter(|i| !i.precisions.is_empty()).map(|i| i.name.clone())
+        // It runs the model: not while a job measures. Attention has a precision for what it keeps, and no weights to multiply by.
+        if let Some(name) = self.row_layer().filter(|l| l.weighty).map(|l| l.name.clone())
             && self.connected
             && !self.busy()
             && self.flows.asked.as_ref() != Some(&name)

@@ -46,10 +46,16 @@ pub fn fine(v: f64) -> String {
     }
 }
 
-/// Three significant digits of any number, with a real minus sign; eight characters at most.
+/// Three significant digits of any number, with a real minus sign; eight characters at most, for which those of three digits in their exponent
+/// have one digit less.
 pub fn any(v: f64) -> String {
     let sign = if v < 0.0 { "−" } else { "" };
-    format!("{sign}{}", fine(v.abs()))
+    let text = match v.abs() {
+        v if !(99_999.5..=f64::MAX).contains(&v) => fine(v),
+        v if v < 9.995e99 => format!("{v:.2e}"),
+        v => format!("{v:.1e}"),
+    };
+    format!("{sign}{text}")
 }
 
 /// A number of things that is not known to one: `3.2`, `412`, `41k`, `4e9`; five characters at most.
@@ -179,7 +185,9 @@ mod tests {
             assert!(scaled(v, 1e6).chars().count() <= 6, "{} for {v}", scaled(v, 1e6));
             assert!(fine(v).chars().count() <= 6, "{} for {v}", fine(v));
             assert!(about(v).chars().count() <= 5, "{} for {v}", about(v));
+            assert!(any(-v).chars().count() <= 8, "{} for {v}", any(-v));
         }
+        assert_eq!([123_456.0, -99_999.4, 9.996e99, f64::INFINITY].map(any), ["1.23e5", "−99999", "1.0e100", "—"]);
         assert_eq!([0.0123, 0.00099, 1.5e-12, 0.5, 3.0].map(fine), ["0.0123", "9.9e-4", "2e-12", "0.500", "3.00"]);
         assert_eq!([3.21, 412.0, 41_200.0].map(about), ["3.2", "412", "41k"]);
         assert_eq!([0.0, 1e-5, 0.125, 1.0, 0.9999].map(percent), ["0%", "<.1%", "12.5%", "100%", "100%"]);

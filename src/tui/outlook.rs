@@ -204,6 +204,14 @@ impl Expected {
     }
 }
 
+impl Expected {
+    /// What stands before a figure of it: nothing where that is a round's measurement of this very plan.
+    pub fn mark(&self, name: &str) -> &'static str {
+        let measured = name == QUALITY && self.quality.is_some_and(|q| q.basis == Basis::Measured);
+        if measured { "" } else { "~" }
+    }
+}
+
 impl Measured {
     pub fn get(&self, name: &str) -> Option<f64> {
         match name {

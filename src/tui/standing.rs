@@ -40,7 +40,12 @@ impl App {
                 Some(format!("in force since round {since}, vetoed since: the next run goes back to the original here"))
             }
             Standing::Vetoed | Standing::RolledBack => {
-                Some(format!("as in the original; {}", self.fate(&here).unwrap_or_else(|| "frozen".into())))
+                // A block that stays says nothing of what is cut inside it.
+                let now = match target {
+                    Target::Block(_) => "stays, with what is decided on its rows",
+                    _ => "as in the original",
+                };
+                Some(format!("{now}; {}", self.fate(&here).unwrap_or_else(|| "frozen".into())))
             }
         }
     }

@@ -17,12 +17,12 @@ fn reliability(apart: f64) -> Reliability {
     Reliability { bins: (0..15).map(bin).collect() }
 }
 
-fn calibration() -> Calibration {
+pub fn calibration() -> Calibration {
     Calibration { before: Some(reliability(0.02)), now: Some(reliability(0.12)) }
 }
 
 /// On the page, with what the host is asked answered.
-fn shown(settings: Settings, size: (u16, u16), of: Option<Calibration>) -> App {
+pub fn shown(settings: Settings, size: (u16, u16), of: Option<Calibration>) -> App {
     let mut app = looking(fixture::verdict().state, settings, size);
     drawn(&mut app);
     let changed = Changed { calibration: of, ..told(asked(&app.wanted())[0]) };

@@ -17,6 +17,7 @@ mod latency;
 mod looks;
 mod many;
 mod markdown;
+mod matrix;
 mod mouse;
 mod picker;
 mod plan;

@@ -71,7 +71,7 @@ fn among(settings: Settings, size: (u16, u16)) -> App {
 }
 
 /// In the second of them, as the host tells it.
-fn reading(settings: Settings, size: (u16, u16)) -> App {
+pub fn reading(settings: Settings, size: (u16, u16)) -> App {
     let mut app = among(settings, size);
     press(&mut app, "j<enter>");
     for what in wanted(&mut app) {

@@ -188,6 +188,10 @@ impl Items for Texts {
         self.0.get(i).map(|(ids, _)| ids.len())
     }
 
+    fn label(&self, i: usize) -> Option<u32> {
+        self.0.get(i).map(|(_, label)| *label)
+    }
+
     fn content(&self, i: usize) -> Option<Vec<u8>> {
         let (ids, label) = self.0.get(i)?;
         Some(ids.iter().chain([label]).flat_map(|v| v.to_le_bytes()).collect())

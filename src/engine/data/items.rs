@@ -43,6 +43,11 @@ pub trait Items: Debug + Send + Sync {
         Joined::default()
     }
 
+    /// The class of item `i`, where items have one each; `None` past the end too.
+    fn label(&self, _i: usize) -> Option<u32> {
+        None
+    }
+
     /// Bytes that tell item `i`, target included, from every other; `None` past the end.
     fn content(&self, i: usize) -> Option<Vec<u8>>;
 }

@@ -157,10 +157,13 @@ impl Dataset {
         }
     }
 
-    /// The class of image `i`; `None` past the end.
+    /// The class of item `i`; `None` past the end, and where items have none.
     pub fn label(&self, i: usize) -> Option<u32> {
         let k = self.at(i)?;
-        self.source.label(k)
+        match &*self.source {
+            Source::Items(items) => items.label(k),
+            images => images.label(k),
+        }
     }
 
     /// The file of image `i`, or where in an archive it lies; `None` for records without names, and past the end.

@@ -2,12 +2,12 @@
 //!
 //! Not here: reading that moment from the journal (`host/core`), models (a round goes back by `RollBack`). Invariants: what waited then waits again,
 //! with its author and reasons; what was approved or in force then is approved, and nothing else is; constraints, budget and rounds stay as they
-//! are, and what they forbid by now is left out and told. The plan that gives way is kept under [`REPLACED`].
+//! are, and what they forbid by now is left out and told. The plan that gives way is kept ([`KeptPlan::replaced_by`]).
 
 use super::{Effect, Then};
 use crate::host::desk::Desk;
 use crate::plan::{Action, Decision, DecisionId, Status, Target, same_cut};
-use crate::session::{Event, KeptPlan, Planned, REPLACED, State};
+use crate::session::{Event, KeptPlan, Planned, State};
 use crate::words::counted_as;
 
 /// Targets that are told in full, of those that stay as they are now.
@@ -78,7 +78,8 @@ pub fn restore(state: &State, desk: &dyn Desk, past: &State) -> Result<Effect, S
     };
     let mut actions = state.shown_actions();
     actions.retain(|(_, action)| *action != Action::Keep);
-    let kept = (!actions.is_empty()).then(|| KeptPlan { name: REPLACED.to_owned(), actions });
+    // The event after the one that keeps it.
+    let kept = (!actions.is_empty()).then(|| KeptPlan { name: KeptPlan::replaced_by(state.seq + 2), actions });
     let events = kept.map(|plan| Event::PlanKept { plan }).into_iter();
     Ok(Effect { events: events.chain([Event::Restored { to, decisions, dropped }]).collect(), then })
 }
@@ -167,7 +168,7 @@ mod tests {
         had.sort_by(|a, b| a.0.cmp(&b.0));
         let mut has = kept.actions.clone();
         has.sort_by(|a, b| a.0.cmp(&b.0));
-        assert_eq!((kept.name.as_str(), has), (REPLACED, had));
+        assert_eq!((kept.name.clone(), has), (KeptPlan::replaced_by(state.seq), had));
         // One undo brings all of it back, approvals included; one redo the past.
         apply(&mut state, vec![Event::Undone]);
         assert_eq!((shown(&state), &state.decisions), (shown(&before), &before.decisions));

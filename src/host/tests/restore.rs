@@ -1,7 +1,7 @@
 //! Going back to the decisions of an earlier moment, from the command to the journal and through a restart.
 
 use super::*;
-use crate::session::REPLACED;
+use crate::session::KeptPlan;
 
 #[tokio::test]
 async fn decisions_go_back_to_an_event_of_the_journal_and_forth_by_one_undo() {
@@ -14,7 +14,8 @@ async fn decisions_go_back_to_an_event_of_the_journal_and_forth_by_one_undo() {
     let had = r.state.recipe_actions();
     r.ok(Command::Restore { seq: proposed }).await;
     r.until("back", |s| s.pending().is_empty()).await;
-    assert_eq!((r.state.open().len(), r.state.plans.last().map(|p| p.name.as_str())), (ids.len(), Some(REPLACED)));
+    let kept = r.state.plans.last().map(|p| p.name.clone());
+    assert_eq!((r.state.open().len(), kept), (ids.len(), Some(KeptPlan::replaced_by(r.state.seq))));
     r.ok(Command::Undo).await;
     r.until("undone", |s| s.pending().len() == ids.len()).await;
     assert_eq!(r.state.recipe_actions(), had);

@@ -196,8 +196,10 @@ fn counts(c: &mut Canvas<'_>, area: Rect, s: &Series<'_>, (each, most): (u16, u3
     let mut spans = vec![span(left(&s.name, usize::from(AXIS)), pal.fg(s.role))];
     for bin in &s.of.bins {
         let t = f64::from(bin.items).ln_1p() / f64::from(most).ln_1p();
-        let (number, room) = (bin.items.to_string(), usize::from(each));
-        let text = match (number.len() < room, pal.wants_density()) {
+        // Thousands where there is no room for all digits; a column of air where there is one.
+        let (exact, room) = (bin.items.to_string(), usize::from(each));
+        let number = if exact.len() < room { exact } else { num::about(f64::from(bin.items)) };
+        let text = match (number.len() <= room, pal.wants_density()) {
             (true, false) => right(&number, room),
             // Room for one of the two: the number says more.
             (true, true) if number.len() + 2 > room => right(&number, room),

@@ -367,7 +367,7 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let arrow = pal.glyph("→", "->");
         let plan = match (before, after) {
             (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
-            (_, Some(b)) => format!("~{b}"),
+            (_, Some(b)) => format!("{}{b}", app.expected.map_or("~", |e| e.mark(g.name))),
             _ if g.points && app.expected.is_some() => "unmeasured".to_owned(),
             _ => pal.none().into(),
         };

@@ -311,15 +311,16 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
 /// How a round was judged, and what was decided.
 fn verdict(c: &Canvas<'_>, round: Option<&Round>, roomy: bool) -> Vec<Span<'static>> {
     let pal = c.pal;
-    let (glyph, word, role) = match round.and_then(|r| r.verdict.as_ref()).map(|v| v.outcome) {
+    let (glyph, word, role) = match round.and_then(|r| r.verdict.as_ref()) {
         _ if round.is_some_and(|r| r.rolled_back.is_some()) => (pal.glyph("↺ ", ""), "rolled back", Role::RolledBack),
-        Some(o) => {
+        Some(v) if v.unbounded() => ("", "no budget", Role::Dim),
+        Some(Verdict { outcome: o, .. }) => {
             let glyph = match o {
                 Outcome::Accept => pal.glyph("✓ ", ""),
                 Outcome::Reject => pal.glyph("✗ ", ""),
                 Outcome::Undecided => "? ",
             };
-            (glyph, o.label(), pal.outcome(o).1)
+            (glyph, o.label(), pal.outcome(*o).1)
         }
         None => ("", "", Role::Dim),
     };

@@ -175,7 +175,7 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             Some(false) => Role::Bad,
             None => Role::Fg,
         };
-        let tilde = if forecast { "~" } else { "" };
+        let tilde = if forecast { app.expected.map_or("~", |e| e.mark(g.name)) } else { "" };
         let text = g.show(value);
         let doubt = mark(g.name == "latency" && !forecast && measured.is_some_and(|m| m.doubtful));
         out.push(span(format!("{tilde}{text}{doubt}"), if forecast { pal.fg(role) } else { pal.bold(role) }));
@@ -196,7 +196,8 @@ fn totals(c: &Canvas<'_>, wanted: &[Goal], d: Detail) -> Vec<Span<'static>> {
             && app.state.phase <= Phase::Review
             && app.plan_differs()
         {
-            out.push(span(format!(" ~{}", g.show(e)), pal.fg(Role::Forecast)));
+            let tilde = app.expected.map_or("~", |e| e.mark(g.name));
+            out.push(span(format!(" {tilde}{}", g.show(e)), pal.fg(Role::Forecast)));
         }
         out.push(Span::raw("  "));
     }

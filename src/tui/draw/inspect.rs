@@ -109,7 +109,7 @@ fn place(app: &App, i: &Inspected, width: usize, out: &mut Vec<Line<'static>>) {
     }
     if let Some(found) = app.flows.known.get(&i.name) {
         flow(app, found, width, out);
-    } else if !i.precisions.is_empty() {
+    } else if app.table.layers.iter().any(|l| l.name == i.name && l.weighty) {
         let why = if app.busy() { "looked at when the job has ended" } else { "being looked at" };
         say(app, "inputs", why, Role::Dim, width, out);
     }
