@@ -284,8 +284,10 @@ impl App {
             self.outlook_stale = true;
         }
         self.list.clamp(rows);
-        let brief = layout::inside(l.agents);
-        self.brief.update(&self.turns, brief.width as usize);
+        // Where it is not seen it stays as it is: to wrap all of it at another width and back would be the dearest thing that a key does.
+        if !l.agents.is_empty() {
+            self.brief.update(&self.turns, layout::inside(l.agents).width as usize);
+        }
         if self.view == View::Agents {
             self.full.update(&self.turns, layout::inside(l.body).width as usize);
         }

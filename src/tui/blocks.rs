@@ -11,7 +11,8 @@ impl App {
     /// Works out the sums of all blocks under `plan`; they are in the order of the table's blocks.
     pub(super) fn sum_blocks(&mut self, plan: &[Decision]) {
         let rows = if plan.is_empty() { None } else { self.forecasts.rows(&self.state, plan) };
-        let by_name: HashMap<&str, &RowForecast> = rows.iter().flatten().map(|row| (row.name.as_str(), row)).collect();
+        let by_name: HashMap<&str, &RowForecast> =
+            rows.iter().flat_map(|rows| rows.iter()).map(|row| (row.name.as_str(), row)).collect();
         let sum = |layers: &[usize]| {
             let names = layers.iter().filter_map(|i| self.table.layers.get(*i)).map(|l| l.name.as_str());
             part(names.filter_map(|name| by_name.get(name).copied()))

@@ -4,16 +4,24 @@ use super::outlook::{Expected, summed};
 use super::table::shown_round;
 use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, RowForecast, Target};
 use crate::session::State;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Plans whose forecasts are kept: what is shown and that without the row under the cursor, of before and after a step.
+const KEPT: usize = 4;
 
 #[derive(Default)]
 pub struct Forecasts {
     forecaster: Option<Forecaster>,
+    /// What was worked out since the tables changed, the newest last: a step through the rows changes no plan, and a drag only one of two.
+    plans: RefCell<Vec<(Vec<Decision>, Expected)>>,
+    rows: RefCell<Option<(Vec<Decision>, Option<Rc<[RowForecast]>>)>>,
 }
 
 impl Forecasts {
     /// Takes the tables of the original model: every decision is relative to it.
     pub fn rebuild(&mut self, state: &State) {
-        self.forecaster = state.forecaster();
+        *self = Forecasts { forecaster: state.forecaster(), ..Forecasts::default() };
     }
 
     /// What `decisions` are expected to do without the rest of the plan; what their author forecast when there is no
@@ -45,11 +53,18 @@ impl Forecasts {
     }
 
     /// What `decisions`, as many of them as combine, make of each row of the original.
-    pub fn rows(&self, state: &State, decisions: &[Decision]) -> Option<Vec<RowForecast>> {
+    pub fn rows(&self, state: &State, decisions: &[Decision]) -> Option<Rc<[RowForecast]>> {
         let costs = &self.forecaster.as_ref()?.costs;
-        let all = decisions.iter().map(|d| resolved(state, d).planned()).filter(|(_, a)| *a != Action::Keep).collect();
-        let (_, used, _) = costs.combined(all);
-        costs.rows(&used).ok()
+        let mut kept = self.rows.borrow_mut();
+        if let Some((_, rows)) = kept.as_ref().filter(|(of, _)| of == decisions) {
+            return rows.clone();
+        }
+        let all = decisions.iter().map(|d| resolved(state, d).planned());
+        let all: Vec<(Target, Action)> = all.filter(|(_, a)| *a != Action::Keep).collect();
+        // Most plans combine as they are.
+        let rows = costs.rows(&all).or_else(|_| costs.rows(&costs.combined(all).1)).ok().map(Rc::from);
+        *kept = Some((decisions.to_vec(), rows.clone()));
+        rows
     }
 
     /// What is to be said of a cut that makes the model slower.
@@ -59,15 +74,27 @@ impl Forecasts {
 
     pub fn plan(&self, state: &State, decisions: &[Decision]) -> Expected {
         let Some(f) = &self.forecaster else { return summed(state, decisions) };
+        let mut kept = self.plans.borrow_mut();
+        if let Some(at) = kept.iter().position(|(of, _)| of == decisions) {
+            let known = kept.remove(at);
+            let expected = known.1;
+            kept.push(known);
+            return expected;
+        }
         let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
         let p = f.plan(&all.iter().collect::<Vec<_>>());
-        Expected {
+        let expected = Expected {
             latency: Some(p.latency),
             macs: Some(p.macs.value),
             memory: Some(p.memory.value),
             params: Some(p.params.value),
             quality: Some(p.quality),
+        };
+        if kept.len() == KEPT {
+            kept.remove(0);
         }
+        kept.push((decisions.to_vec(), expected));
+        expected
     }
 }
 

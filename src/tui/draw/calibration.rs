@@ -190,16 +190,22 @@ fn draw(c: &mut Canvas<'_>, area: Rect, all: &[Series<'_>]) {
     }
 }
 
-/// How many items a bin has: heat by their logarithm, and the number where it fits.
+/// How many items a bin has: heat by their logarithm, and the number, or where those would run into one another the part of all in percent.
 fn counts(c: &mut Canvas<'_>, area: Rect, s: &Series<'_>, (each, most): (u16, u32)) {
-    let pal = c.pal;
-    let mut spans = vec![span(left(&s.name, usize::from(AXIS)), pal.fg(s.role))];
+    let (pal, room) = (c.pal, usize::from(each));
+    let exact = |bin: &Bin| bin.items.to_string();
+    let total: f64 = s.of.bins.iter().map(|b| f64::from(b.items)).sum();
+    let part = |bin: &Bin| match 100.0 * f64::from(bin.items) / total {
+        p if p < 1.0 => "<1".to_owned(),
+        p => format!("{p:.0}"),
+    };
+    let all = s.of.bins.iter().all(|b| exact(b).len() < room);
+    let name = if all { s.name.clone() } else { format!("{} %", s.name) };
+    let mut spans = vec![span(left(&name, usize::from(AXIS)), pal.fg(s.role))];
     for bin in &s.of.bins {
         let t = f64::from(bin.items).ln_1p() / f64::from(most).ln_1p();
-        // Thousands where there is no room for all digits; a column of air where there is one.
-        let (exact, room) = (bin.items.to_string(), usize::from(each));
-        let number = if exact.len() < room { exact } else { num::about(f64::from(bin.items)) };
-        let text = match (number.len() <= room, pal.wants_density()) {
+        let number = if all { exact(bin) } else { part(bin) };
+        let text = match (number.len() < room, pal.wants_density()) {
             (true, false) => right(&number, room),
             // Room for one of the two: the number says more.
             (true, true) if number.len() + 2 > room => right(&number, room),
