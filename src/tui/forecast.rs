@@ -10,12 +10,15 @@ use std::rc::Rc;
 /// Plans whose forecasts are kept: what is shown and that without the row under the cursor, of before and after a step.
 const KEPT: usize = 4;
 
+/// What a plan makes of each row of the original; `None` where that is not known.
+pub type Rows = Option<Rc<[RowForecast]>>;
+
 #[derive(Default)]
 pub struct Forecasts {
     forecaster: Option<Forecaster>,
     /// What was worked out since the tables changed, the newest last: a step through the rows changes no plan, and a drag only one of two.
     plans: RefCell<Vec<(Vec<Decision>, Expected)>>,
-    rows: RefCell<Option<(Vec<Decision>, Option<Rc<[RowForecast]>>)>>,
+    rows: RefCell<Option<(Vec<Decision>, Rows)>>,
 }
 
 impl Forecasts {
@@ -53,7 +56,7 @@ impl Forecasts {
     }
 
     /// What `decisions`, as many of them as combine, make of each row of the original.
-    pub fn rows(&self, state: &State, decisions: &[Decision]) -> Option<Rc<[RowForecast]>> {
+    pub fn rows(&self, state: &State, decisions: &[Decision]) -> Rows {
         let costs = &self.forecaster.as_ref()?.costs;
         let mut kept = self.rows.borrow_mut();
         if let Some((_, rows)) = kept.as_ref().filter(|(of, _)| of == decisions) {
