@@ -82,8 +82,8 @@ impl OwnColumn {
                 "`{name}` cannot be a column's name; hint: letters, digits and `_`, {LONGEST_NAME} at most, such as `ns_per_mac`"
             ));
         }
-        let taken = variables().any(|v| v.name == name) || [&SETS[..], &FIXED, &[ORDER]].concat().contains(&name);
-        if taken {
+        let word = SETS.contains(&name) || FIXED.contains(&name) || name == ORDER;
+        if word || variables().any(|v| v.name == name) {
             return Err(format!("`{name}` is there already; hint: another name, such as `my_{name}`"));
         }
         let expression = Expression::parse(expression, variables().map(|v| v.name))?;

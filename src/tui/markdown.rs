@@ -18,8 +18,6 @@ use table::Table;
 
 /// Bytes that are read at once: a block that is longer is cut.
 const MOST: usize = 16 << 10;
-/// The same of paragraphs and code, which lose nothing by it: what grows is read anew at every word.
-const SOON: usize = 2 << 10;
 /// Quotes and lists inside of each other that are set in; deeper ones stand where these do.
 const DEEP: usize = 8;
 /// Bytes that are looked at for a blank line before a block, and of the longest fence that goes on behind a cut.
@@ -37,29 +35,21 @@ pub struct Place {
 pub fn settle(text: &str, place: &mut Place, width: usize, out: &mut Vec<Rendered>) {
     loop {
         let tail = &text[place.at..];
-        let Some((upto, fence)) = settled(tail, &place.fence, SOON).or_else(|| settled(tail, &place.fence, MOST))
-        else {
+        let long = tail.len() > MOST;
+        let part = if long { start(tail) } else { &tail[..tail.rfind('\n').map_or(0, |i| i + 1)] };
+        if part.is_empty() {
             return;
+        }
+        let source = fenced(&place.fence, part);
+        let lead = source.len() - part.len();
+        let (last, fence) = last_block(&source);
+        let (upto, fence) = match last > lead {
+            true => (last - lead, String::new()),
+            false if long => (part.len(), fence),
+            false => return,
         };
-        render(text, place, &tail[..upto], width, out);
+        render(text, place, &part[..upto], width, out);
         *place = Place { at: place.at + upto, fence };
-    }
-}
-
-/// How far `tail` is settled, read `most` bytes at a time, and the fence of the code that is cut there.
-fn settled(tail: &str, fence: &str, most: usize) -> Option<(usize, String)> {
-    let long = tail.len() > most;
-    let part = if long { start(tail, most) } else { &tail[..tail.rfind('\n').map_or(0, |i| i + 1)] };
-    if part.is_empty() {
-        return None;
-    }
-    let source = fenced(fence, part);
-    let lead = source.len() - part.len();
-    let Last { at, fence, parts } = last_block(&source);
-    match at > lead {
-        true => Some((at - lead, String::new())),
-        // A table's rows and a list's items are what they are by what came before.
-        false => (long && (parts || most == MOST)).then_some((part.len(), fence)),
     }
 }
 
@@ -76,8 +66,8 @@ fn options() -> Options {
 }
 
 /// The first part of a long text: whole lines where there are any.
-fn start(tail: &str, most: usize) -> &str {
-    let end = (0..=most).rev().find(|i| tail.is_char_boundary(*i)).unwrap_or(0);
+fn start(tail: &str) -> &str {
+    let end = (0..=MOST).rev().find(|i| tail.is_char_boundary(*i)).unwrap_or(0);
     let part = &tail[..end];
     part.rfind('\n').map_or(part, |i| &part[..=i])
 }
@@ -87,25 +77,14 @@ fn fenced<'a>(fence: &str, part: &'a str) -> Cow<'a, str> {
     if fence.is_empty() { Cow::Borrowed(part) } else { Cow::Owned(format!("{fence}\n{part}")) }
 }
 
-/// The last block of a text.
-struct Last {
-    /// Where it begins.
-    at: usize,
-    /// Its fence where it is code that goes on.
-    fence: String,
-    /// Its lines mean the same apart from one another.
-    parts: bool,
-}
-
-/// The last block of `source`.
-fn last_block(source: &str) -> Last {
-    let (mut depth, mut last, mut fence, mut parts) = (0usize, 0, String::new(), true);
+/// Where the last block of `source` begins, and its fence where it is code that goes on.
+fn last_block(source: &str) -> (usize, String) {
+    let (mut depth, mut last, mut fence) = (0usize, 0, String::new());
     for (event, range) in Parser::new_ext(source, options()).into_offset_iter() {
         match event {
             Event::Start(tag) => {
                 if depth == 0 {
                     last = range.start;
-                    parts = matches!(tag, Tag::Paragraph | Tag::CodeBlock(CodeBlockKind::Fenced(_)));
                     fence = match tag {
                         Tag::CodeBlock(CodeBlockKind::Fenced(_)) => open_fence(&source[range]),
                         _ => String::new(),
@@ -114,12 +93,12 @@ fn last_block(source: &str) -> Last {
                 depth += 1;
             }
             Event::End(_) => depth = depth.saturating_sub(1),
-            Event::Rule if depth == 0 => (last, fence, parts) = (range.start, String::new(), true),
+            Event::Rule if depth == 0 => (last, fence) = (range.start, String::new()),
             _ => {}
         }
     }
     // At the line's start, so that what sets it in goes with it.
-    Last { at: source[..last].rfind('\n').map_or(0, |i| i + 1), fence, parts }
+    (source[..last].rfind('\n').map_or(0, |i| i + 1), fence)
 }
 
 /// The fence that `block` begins with, where none ends it.

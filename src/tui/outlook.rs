@@ -202,9 +202,7 @@ impl Expected {
             _ => None,
         }
     }
-}
 
-impl Expected {
     /// What stands before a figure of it: nothing where that is a round's measurement of this very plan.
     pub fn mark(&self, name: &str) -> &'static str {
         let measured = name == QUALITY && self.quality.is_some_and(|q| q.basis == Basis::Measured);
