@@ -59,8 +59,11 @@ impl Expression {
         }
         // The parser's own recursion is over parentheses and signs.
         let open = text.bytes().filter(|b| *b == b'(').count();
-        if open > DEEPEST || text.contains(|c: char| c.is_control() || c == '"') {
-            return Err(format!("`{text}` is no arithmetic, or too deep; hint: numbers, figures, {}", functions()));
+        if open > DEEPEST {
+            return Err(format!("{open} parentheses are too deep; hint: at most {DEEPEST}"));
+        }
+        if text.contains(|c: char| c.is_control() || c == '"') {
+            return Err(format!("`{text}` is no arithmetic; hint: numbers, figures, {}", functions()));
         }
         let mut tree = build_operator_tree(text).map_err(|e| {
             let why = e.to_string();

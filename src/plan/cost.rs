@@ -5,8 +5,10 @@
 //! Not here: accuracy (`forecast`), choosing (`planner`) and measuring (`profile`).
 
 mod halves;
+mod recent;
 
 use self::halves::Halves;
+use self::recent::Recent;
 use super::curve::{REPEAT, Steps};
 use super::{Action, Estimate, Target};
 use crate::graph::{Graph, Macs, Op, ParamRole, param_shapes};
@@ -14,6 +16,7 @@ use crate::profile::{Ladder, LayerRow, Profile};
 use crate::prune::{self, Group};
 use crate::quant::{Precision, Precisions};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Costs for one model from its tables.
 #[derive(Debug, Clone)]
@@ -28,6 +31,15 @@ pub struct Costs {
     whole_ms: f64,
     /// Measured latency saving over the forecast's, in earlier rounds: how far forecasts of latency are believed.
     pub(super) trust: f64,
+    recent: Recent,
+}
+
+/// The model after a plan.
+#[derive(Debug)]
+struct After {
+    cost: Cost,
+    /// What becomes of each of the tables' rows; a row without a node has none.
+    parts: Vec<Option<RowPart>>,
 }
 
 #[derive(Debug, Clone)]
@@ -43,6 +55,7 @@ struct RowTable {
 }
 
 /// One row after a plan.
+#[derive(Debug, Clone, Copy)]
 struct RowPart {
     ms: f64,
     /// Half-width of the range around it.
@@ -144,13 +157,20 @@ impl Costs {
             base,
             whole_ms,
             trust: 1.0,
+            recent: Recent::default(),
         }
+    }
+
+    /// How far forecasts of latency are believed: see [`Costs::trust`].
+    pub(super) fn believe(&mut self, trust: f64) {
+        self.trust = trust;
+        self.recent = Recent::default();
     }
 
     /// The cost of as many of `actions` as combine, taken in order, with those; and in words why the others do not.
     pub fn combined(&self, actions: Vec<(Target, Action)>) -> (Option<Cost>, Vec<(Target, Action)>, Vec<String>) {
-        if let Ok(cost) = self.cost(&actions) {
-            return (Some(cost), actions, Vec::new());
+        if let Ok(after) = self.after(&actions) {
+            return (Some(after.cost), actions, Vec::new());
         }
         let (mut good, mut skipped) = (Vec::new(), Vec::new());
         for a in actions {
@@ -182,13 +202,14 @@ impl Costs {
         let (Target::Group(id), Action::Prune { ratio, kept }) = (target, action) else { return None };
         let group = self.groups.iter().find(|g| &g.id == id)?;
         let keep = if kept.is_empty() { group.kept_at(*ratio) } else { kept.len() };
+        let beyond = |cost: Cost| (cost.latency_ms - self.whole_ms, cost.latency_spread);
         let ms_at = |keep: usize| {
             let cut = Action::Prune { ratio: group.ratio_of(keep), kept: (0..keep as u32).collect() };
-            let cost = self.cost(&[(target.clone(), cut)]).ok()?;
-            Some((cost.latency_ms - self.whole_ms, cost.latency_spread))
+            self.cost(&[(target.clone(), cut)]).ok().map(beyond)
         };
+        let own = self.after(&[(target.clone(), action.clone())]).ok().map(|after| beyond(after.cost));
         // Nothing is said of what two measurements may differ by.
-        let (ms, _) = ms_at(keep).filter(|(ms, spread)| ms - spread > 1e-6 * self.whole_ms)?;
+        let (ms, _) = own.filter(|(ms, spread)| ms - spread > 1e-6 * self.whole_ms)?;
         let step = group.granule.max(1);
         let (mut down, mut up) = (keep, keep);
         let mut pays_at = None;
@@ -215,36 +236,17 @@ impl Costs {
 
     /// Cost of the model after `actions`; an error in words when they cannot be applied together.
     pub fn cost(&self, actions: &[(Target, Action)]) -> Result<Cost, String> {
-        let (graph, new) = self.shrunk(actions)?;
-        let (mut ms, mut spread, mut touched, mut bytes) = (0.0, 0.0, 0.0, 0u64);
-        self.each_row(actions, &graph, &new, |row, part| {
-            ms += part.ms;
-            spread += part.spread;
-            touched += if part.changed { row.ms } else { 0.0 };
-            bytes += part.bytes;
-        });
-        if self.rows.is_empty() {
-            bytes = new.params * 4;
-        }
-        Ok(Cost {
-            macs: new.total.conv_linear,
-            params: new.params,
-            bytes,
-            latency_ms: ms,
-            latency_spread: spread,
-            touched_ms: touched,
-        })
+        Ok(self.work_out(actions)?.cost)
     }
 
     /// What every row is expected to take and holds, nothing where it goes; an error in words when the actions cannot be applied together.
     pub fn rows(&self, actions: &[(Target, Action)]) -> Result<Vec<RowForecast>, String> {
-        let (graph, new) = self.shrunk(actions)?;
-        let mut out = Vec::new();
-        self.each_row(actions, &graph, &new, |row, part| {
-            let name = self.graph.nodes.get(row.node).map(|n| n.name.clone()).unwrap_or_default();
-            out.push(RowForecast { name, base_ms: row.ms, ms: part.ms, base_bytes: row.bytes, bytes: part.bytes });
-        });
-        Ok(out)
+        let after = self.after(actions)?;
+        let one = |(row, part): (&RowTable, &Option<RowPart>)| {
+            let (part, name) = (part.as_ref()?, self.graph.nodes.get(row.node)?.name.clone());
+            Some(RowForecast { name, base_ms: row.ms, ms: part.ms, base_bytes: row.bytes, bytes: part.bytes })
+        };
+        Ok(self.rows.iter().zip(&after.parts).filter_map(one).collect())
     }
 
     /// What changes when a model made by `from` is made by `to` instead, in milliseconds of the latency that `shown`, its
@@ -256,16 +258,11 @@ impl Costs {
         to: &[(Target, Action)],
         shown: &Profile,
     ) -> Option<(Estimate, f64)> {
-        let parts = |actions: &[(Target, Action)]| {
-            let (graph, new) = self.shrunk(actions).ok()?;
-            let mut parts = Vec::with_capacity(self.rows.len());
-            self.each_row(actions, &graph, &new, |_, part| parts.push(part));
-            Some(parts)
-        };
-        let (from, to) = (parts(from)?, parts(to)?);
+        let (from, to) = (self.after(from).ok()?, self.after(to).ok()?);
         let measured: HashMap<&str, f64> = shown.rows.iter().map(|r| (r.name.as_str(), shown.counted_ms(r))).collect();
         let (mut change, mut spread, mut touched) = (0.0, 0.0, 0.0);
-        for ((row, a), b) in self.rows.iter().zip(&from).zip(&to) {
+        for ((row, a), b) in self.rows.iter().zip(&from.parts).zip(&to.parts) {
+            let (Some(a), Some(b)) = (a, b) else { continue };
             let name = self.graph.nodes.get(row.node).map_or("", |n| n.name.as_str());
             if a.ms == b.ms {
                 continue;
@@ -282,21 +279,34 @@ impl Costs {
         Some((change, touched))
     }
 
-    fn shrunk(&self, actions: &[(Target, Action)]) -> Result<(Graph, Totals), String> {
+    /// The model after `actions`; an error in words when they cannot be applied together.
+    fn after(&self, actions: &[(Target, Action)]) -> Result<Arc<After>, String> {
+        match self.recent.of(actions) {
+            Some(known) => Ok(known),
+            None => Ok(self.recent.keep(actions, self.work_out(actions)?)),
+        }
+    }
+
+    fn work_out(&self, actions: &[(Target, Action)]) -> Result<After, String> {
         let graph = prune::shrink(&self.graph, &self.groups, actions).map_err(|e| e.to_string())?;
         let mut new = totals(&graph).ok_or("the changed graph has no shapes")?;
         new.split(&graph, halves::halves(&graph, actions));
-        Ok((graph, new))
+        let parts = self.parts(actions, &graph, &new);
+        let mut cost = Cost { macs: new.total.conv_linear, params: new.params, ..Cost::default() };
+        for (row, part) in self.rows.iter().zip(&parts).filter_map(|(row, part)| Some((row, part.as_ref()?))) {
+            cost.latency_ms += part.ms;
+            cost.latency_spread += part.spread;
+            cost.touched_ms += if part.changed { row.ms } else { 0.0 };
+            cost.bytes += part.bytes;
+        }
+        if self.rows.is_empty() {
+            cost.bytes = new.params * 4;
+        }
+        Ok(After { cost, parts })
     }
 
-    /// Calls `each` with every row and what becomes of it.
-    fn each_row(
-        &self,
-        actions: &[(Target, Action)],
-        graph: &Graph,
-        new: &Totals,
-        mut each: impl FnMut(&RowTable, RowPart),
-    ) {
+    /// What becomes of every row.
+    fn parts(&self, actions: &[(Target, Action)], graph: &Graph, new: &Totals) -> Vec<Option<RowPart>> {
         let mut precision = Precisions::default();
         let mut zeros = HashSet::new();
         for (t, a) in actions {
@@ -306,13 +316,10 @@ impl Costs {
                 _ => {}
             }
         }
-        for row in &self.rows {
-            let (Some(old_node), Some(new_node)) = (self.graph.nodes.get(row.node), graph.nodes.get(row.node)) else {
-                continue;
-            };
+        let one = |row: &RowTable| {
+            let (old_node, new_node) = (self.graph.nodes.get(row.node)?, graph.nodes.get(row.node)?);
             if !new.reachable.get(row.node).copied().unwrap_or(true) {
-                each(row, self.part(row, 0.0, 0.0, true, 0));
-                continue;
+                return Some(self.part(row, 0.0, 0.0, true, 0));
             }
             let p = precision.nodes.get(&old_node.name).copied().unwrap_or(row.precision).instead(&new_node.op);
             let p = if zeros.contains(old_node.name.as_str()) { p.with_zero() } else { p };
@@ -335,8 +342,9 @@ impl Costs {
             };
             let mut part = self.part(row, factor, doubt, !same, bytes);
             part.spread += if untimed { UNTIMED * row.ms } else { 0.0 };
-            each(row, part);
-        }
+            Some(part)
+        };
+        self.rows.iter().map(one).collect()
     }
 
     /// A row that takes `factor` of what it takes, corrected by what earlier rounds saved; it cannot save more than it takes.
@@ -392,6 +400,7 @@ impl Costs {
         }
     }
 }
+
 fn around(value: f64, half: f64) -> Estimate {
     Estimate { value, low: value - half, high: value + half }
 }

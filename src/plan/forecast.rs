@@ -102,7 +102,7 @@ impl Forecaster {
 
     /// Forecasts that have learnt from plans that were tried, and from earlier rounds. Without, there are none of quality.
     pub fn with_quality(mut self, input: QualityInput) -> Forecaster {
-        self.costs.trust = self.trust_after(&input.observed);
+        self.costs.believe(self.trust_after(&input.observed));
         self.quality = QualityModel::fit(input, |actions| self.harms(actions));
         self
     }
@@ -136,12 +136,16 @@ impl Forecaster {
                 None => newest.push((d.target.clone(), d.action.clone())),
             }
         }
-        self.actions(&newest)
+        self.of(newest)
     }
 
     /// Forecast of a set of actions, one a target.
     pub fn actions(&self, actions: &[(Target, Action)]) -> PlanForecast {
-        let wanted = actions.iter().filter(|(_, a)| *a != Action::Keep).cloned().collect();
+        self.of(actions.to_vec())
+    }
+
+    fn of(&self, mut wanted: Vec<(Target, Action)>) -> PlanForecast {
+        wanted.retain(|(_, a)| *a != Action::Keep);
         let (cost, used, skipped) = self.costs.combined(wanted);
         let Some(cost) = cost else { return PlanForecast { skipped, ..PlanForecast::default() } };
         let quality = self.quality(&used);

@@ -34,5 +34,5 @@ pub use decision::*;
 pub use forecast::{BudgetLine, Forecaster, PlanForecast};
 pub use liveness::{Held, Liveness};
 pub use quality::{Basis, COVERAGE, PastRound, Quality, QualityInput};
-pub use trial::{Trial, Trials, plan_key};
+pub use trial::{Trial, Trials, plan_key, same_plan};
 pub use verdict::{Measured, verdict};

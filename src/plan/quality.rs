@@ -17,7 +17,7 @@
 
 mod fit;
 
-use super::{Action, Estimate, Target, Trial, Trials, plan_key};
+use super::{Action, Estimate, Target, Trial, Trials, same_plan};
 use crate::eval::TrialOutcome;
 use crate::quant::Precision;
 use crate::task::Metric;
@@ -480,8 +480,7 @@ impl QualityModel {
         if actions.iter().all(|(_, a)| *a == Action::Keep) {
             return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
         }
-        let key = plan_key(actions);
-        if let Some(o) = self.input.observed.iter().rev().find(|o| plan_key(&o.actions) == key) {
+        if let Some(o) = self.input.observed.iter().rev().find(|o| same_plan(&o.actions, actions)) {
             return self.clamped(o.d_quality, o.d_quality - Z * o.sd, o.d_quality + Z * o.sd, Basis::Measured);
         }
         let beside = self.beside_measured(h, &between);

@@ -1,7 +1,7 @@
 //! Events in words, for the timeline, `paring log` and the log file.
 
 use super::{Evaluation, Event, OUTSIDE, Part, PassedOver, Phase, QUESTION, State};
-use crate::plan::{Action, Author, DecisionId, Limit, Status, plan_key};
+use crate::plan::{Action, Author, DecisionId, Limit, Status, same_plan};
 use crate::profile::{Profile, Workload};
 use crate::task::Estimate;
 use crate::words::{self, counted};
@@ -182,7 +182,7 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::Built { .. } => return None,
         Event::Tried { trial, correction } => {
-            let shown = || [before.shown_actions(), before.recipe_actions()].iter().any(|a| plan_key(a) == trial.key);
+            let shown = || [before.shown_actions(), before.recipe_actions()].iter().any(|a| same_plan(a, &trial.actions));
             let what = match trial.anchor {
                 true => "tried a plan to learn from",
                 false if shown() => "rehearsed the plan",

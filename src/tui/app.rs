@@ -210,6 +210,8 @@ pub struct App {
     pub expected_own: Option<Forecast>,
     /// The part of each block's bytes that goes by the plan that is shown.
     pub block_sums: Vec<Option<f64>>,
+    /// What those are sums of.
+    pub(super) block_rows: super::forecast::Rows,
     /// A warning about the card's decision: a cut that makes the model slower.
     pub slower: Option<String>,
     pub size: (u16, u16),
@@ -419,13 +421,18 @@ impl App {
                 None => out.push(self.fresh(&draft.target, draft.action.clone())),
             }
         }
-        for target in without {
+        self.take_out(&mut out, without);
+        out
+    }
+
+    /// Leaves out of a plan what is open on `targets`, as [`App::plan`] does.
+    fn take_out(&self, out: &mut Vec<Decision>, targets: &[Target]) {
+        for target in targets {
             let shown = self.shown(target);
             let stays = self.state.planned(target).runs().filter(|_| shown.open() || shown.drafting);
             out.retain(|d| d.target != *target);
             out.extend(stays.cloned());
         }
-        out
     }
 
     /// Whether the plan that is shown counts on approvals that were not given.
@@ -465,7 +472,11 @@ impl App {
         self.expected = (!plan.is_empty()).then(|| self.forecasts.plan(&self.state, &plan));
         self.sum_blocks(&plan);
         let focus = self.focus_targets();
-        self.expected_without = (!focus.is_empty()).then(|| self.forecasts.plan(&self.state, &self.plan(&focus)));
+        self.expected_without = (!focus.is_empty()).then(|| {
+            let mut rest = plan.clone();
+            self.take_out(&mut rest, &focus);
+            self.forecasts.plan(&self.state, &rest)
+        });
         // What the row under the cursor stands for, alone.
         let mine: Vec<Decision> = match self.focused() {
             Some(s) if s.decided() => match s.action {

@@ -6,11 +6,18 @@
 use super::app::App;
 use crate::plan::{Decision, RowForecast};
 use std::collections::HashMap;
+use std::rc::Rc;
 
 impl App {
     /// Works out the sums of all blocks under `plan`; they are in the order of the table's blocks.
     pub(super) fn sum_blocks(&mut self, plan: &[Decision]) {
         let rows = if plan.is_empty() { None } else { self.forecasts.rows(&self.state, plan) };
+        // The cursor alone changes no sum.
+        if let (Some(new), Some(old)) = (&rows, &self.block_rows)
+            && Rc::ptr_eq(new, old)
+        {
+            return;
+        }
         let by_name: HashMap<&str, &RowForecast> =
             rows.iter().flat_map(|rows| rows.iter()).map(|row| (row.name.as_str(), row)).collect();
         let sum = |layers: &[usize]| {
@@ -18,6 +25,7 @@ impl App {
             part(names.filter_map(|name| by_name.get(name).copied()))
         };
         self.block_sums = self.table.blocks.iter().map(|b| sum(&b.layers)).collect();
+        self.block_rows = rows;
     }
 }
 

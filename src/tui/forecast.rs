@@ -2,8 +2,9 @@
 
 use super::outlook::{Expected, summed};
 use super::table::shown_round;
-use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, RowForecast, Target};
+use crate::plan::{Action, Decision, Estimate, Forecast, Forecaster, PlanForecast, RowForecast, Target};
 use crate::session::State;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
@@ -32,8 +33,8 @@ impl Forecasts {
     pub fn together(&self, state: &State, decisions: &[Decision]) -> Option<Forecast> {
         match &self.forecaster {
             Some(f) => {
-                let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
-                let mut forecast = f.plan(&all.iter().collect::<Vec<_>>()).forecast;
+                let all = all_resolved(state, decisions);
+                let mut forecast = planned(f, &all).forecast;
                 if let Some((change, touched)) = in_the_rows_shown(f, state, &all) {
                     (forecast.d_latency_ms, forecast.touched_ms) = (change, touched);
                 }
@@ -45,8 +46,7 @@ impl Forecasts {
 
     /// What `decisions` and nothing else would change of the original, whatever has been built since.
     pub fn alone(&self, state: &State, decisions: &[Decision]) -> Option<Forecast> {
-        let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
-        Some(self.forecaster.as_ref()?.plan(&all.iter().collect::<Vec<_>>()).forecast)
+        Some(planned(self.forecaster.as_ref()?, &all_resolved(state, decisions)).forecast)
     }
 
     /// What `decisions` together change of the metric by scans alone, so that two plans can be told apart by what differs in them.
@@ -84,8 +84,7 @@ impl Forecasts {
             kept.push(known);
             return expected;
         }
-        let all: Vec<Decision> = decisions.iter().map(|d| resolved(state, d)).collect();
-        let p = f.plan(&all.iter().collect::<Vec<_>>());
+        let p = planned(f, &all_resolved(state, decisions));
         let expected = Expected {
             latency: Some(p.latency),
             macs: Some(p.macs.value),
@@ -103,34 +102,42 @@ impl Forecasts {
 
 /// What `decisions` change in the latency of the rows as they are shown: those of the newest model, which earlier rounds
 /// may have made faster already. With what those rows take. `None` where the newest model has them all: then it is what they changed of the original.
-fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Decision]) -> Option<(Estimate, f64)> {
+fn in_the_rows_shown(f: &Forecaster, state: &State, decisions: &[Cow<'_, Decision>]) -> Option<(Estimate, f64)> {
     let newest = shown_round(state);
     let of = (0..=newest).rev().find(|&r| state.profile_of(r).is_some())?;
     let applied = state.recipe_of(of);
-    let from: Vec<(Target, Action)> = applied
-        .iter()
-        .map(|d| resolved(state, d))
-        .filter(|d| d.action != Action::Keep)
-        .map(|d| (d.target, d.action))
-        .collect();
-    let in_force = |d: &Decision| from.iter().any(|(t, a)| *t == d.target && *a == d.action);
+    let from: Vec<(Target, Action)> =
+        applied.iter().map(|d| resolved(state, d)).filter(|d| d.action != Action::Keep).map(|d| d.planned()).collect();
+    let in_force = |d: &Cow<'_, Decision>| from.iter().any(|(t, a)| *t == d.target && *a == d.action);
     if decisions.iter().all(in_force) {
         return None;
     }
     let mut to: Vec<(Target, Action)> =
         from.iter().filter(|(t, _)| !decisions.iter().any(|d| d.target == *t)).cloned().collect();
-    to.extend(decisions.iter().filter(|d| d.action != Action::Keep).map(|d| (d.target.clone(), d.action.clone())));
+    to.extend(decisions.iter().filter(|d| d.action != Action::Keep).map(|d| d.planned()));
     f.costs.latency_over(&from, &to, state.profile_of(of)?)
 }
 
 /// With as many kept units as the host will keep; which ones does not matter to a forecast.
-fn resolved(state: &State, d: &Decision) -> Decision {
+fn resolved<'a>(state: &State, d: &'a Decision) -> Cow<'a, Decision> {
+    let group = match (&d.action, &d.target) {
+        (Action::Prune { kept, .. }, Target::Group(id)) if kept.is_empty() => {
+            state.card.as_ref().and_then(|c| c.groups.iter().find(|g| g.id == *id))
+        }
+        _ => None,
+    };
+    let Some(group) = group else { return Cow::Borrowed(d) };
     let mut d = d.clone();
-    if let (Action::Prune { ratio, kept }, Target::Group(id)) = (&mut d.action, &d.target)
-        && kept.is_empty()
-        && let Some(g) = state.card.as_ref().and_then(|c| c.groups.iter().find(|g| g.id == *id))
-    {
-        kept.extend(0..g.kept_at(*ratio) as u32);
+    if let Action::Prune { ratio, kept } = &mut d.action {
+        kept.extend(0..group.kept_at(*ratio) as u32);
     }
-    d
+    Cow::Owned(d)
+}
+
+fn all_resolved<'a>(state: &State, decisions: &'a [Decision]) -> Vec<Cow<'a, Decision>> {
+    decisions.iter().map(|d| resolved(state, d)).collect()
+}
+
+fn planned(f: &Forecaster, decisions: &[Cow<'_, Decision>]) -> PlanForecast {
+    f.plan(&decisions.iter().map(Cow::as_ref).collect::<Vec<_>>())
 }

@@ -6,7 +6,7 @@
 use super::app::{App, View};
 use super::outlook::{Expected, Measured};
 use crate::config::Act;
-use crate::plan::{Action, Decision, Target, plan_key};
+use crate::plan::{Action, Decision, Target, same_plan};
 use crate::session::{Command, Difference, OtherPlan, differences};
 
 /// Rows whose effect is worked out; a plan that differs in more shows theirs without.
@@ -63,9 +63,8 @@ impl App {
             let shown = self.plan(&[]);
             let here: Vec<(Target, Action)> = shown.iter().map(Decision::planned).collect();
             // What a round was made of was measured.
-            let key = plan_key(&here);
             let made = self.state.rounds.iter().rev().filter(|r| r.number > 0 && r.rolled_back.is_none());
-            let made = made.map(|r| r.number).find(|r| plan_key(&self.state.actions_of(*r)) == key);
+            let made = made.map(|r| r.number).find(|r| same_plan(&self.state.actions_of(*r), &here));
             let rows = differences(&here, &other.actions);
             let scanned = self.forecasts.scanned(&self.state, &shown);
             let row = |(i, what)| self.plan_row((&shown, scanned), what, i < MOST_FORECAST);

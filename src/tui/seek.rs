@@ -128,14 +128,14 @@ impl App {
     }
 }
 
-/// Words of `text` that may be names of layers, each with the letter that it begins at.
+/// Words of `text` that may be names of layers, each with the byte that it begins at.
 pub fn names(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let letter = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
     text.split(move |c| !letter(c))
         .map(move |word| {
             let at = word.as_ptr() as usize - text.as_ptr() as usize;
             let name = word.trim_end_matches(['.', '-', '/']);
-            (text[..at].chars().count(), name)
+            (at, name)
         })
         .filter(|(_, name)| !name.is_empty())
 }
@@ -148,7 +148,7 @@ mod tests {
     fn names_are_cut_out_of_sentences() {
         let of: Vec<(usize, &str)> = names("Cut `blocks.0.mlp.fc1` (and layer1.0.conv2).").collect();
         assert_eq!(of, [(0, "Cut"), (5, "blocks.0.mlp.fc1"), (24, "and"), (28, "layer1.0.conv2")]);
-        assert_eq!(names("…é blocks.1").collect::<Vec<_>>(), [(1, "é"), (3, "blocks.1")]);
+        assert_eq!(names("…é blocks.1").collect::<Vec<_>>(), [(3, "é"), (6, "blocks.1")], "in bytes");
         assert_eq!(names("").count() + names("… ( )").count(), 0);
     }
 }

@@ -125,9 +125,12 @@ impl Edits {
             let at = *nodes.get(m.node.as_str()).ok_or_else(foreign)?;
             let len = graph.nodes[at].op.facts().axis_len(m.axis).ok_or_else(foreign)?;
             let mask = self.masks.entry((at, m.axis)).or_insert_with(|| vec![true; len]);
-            for u in (0..group.size).filter(|&u| !keep[u]) {
-                for i in m.indices(u) {
-                    *mask.get_mut(i).ok_or_else(foreign)? = false;
+            // Block by block, not unit by unit: this is asked at every step of a dragged ratio.
+            for b in 0..m.span.blocks {
+                let start = m.span.offset + b * m.span.stride;
+                let owned = mask.get_mut(start..start + group.size * m.span.width).ok_or_else(foreign)?;
+                for (owned, keep) in owned.chunks_exact_mut(m.span.width.max(1)).zip(keep) {
+                    owned.iter_mut().for_each(|stays| *stays &= keep);
                 }
             }
         }

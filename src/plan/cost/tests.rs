@@ -50,7 +50,7 @@ fn no_saving_exceeds_what_its_rows_take() {
     for case in 0..400 {
         let (profile, tables) = disturbed(&graph, &mut rng);
         let mut costs = Costs::new(&graph, &groups, &profile, &tables);
-        costs.trust = rng.random_range(0.25..1.5);
+        costs.believe(rng.random_range(0.25..1.5));
         let shown: f64 = profile.rows.iter().map(|r| profile.ms(r)).sum();
         assert!(costs.base().latency_ms <= shown + 1e-9, "{case}: more is counted than shown");
         for _ in 0..5 {
@@ -86,7 +86,7 @@ fn a_change_is_told_in_the_rows_that_are_shown() {
     for case in 0..200 {
         let (profile, tables) = disturbed(&graph, &mut rng);
         let mut costs = Costs::new(&graph, &groups, &profile, &tables);
-        costs.trust = rng.random_range(0.25..1.5);
+        costs.believe(rng.random_range(0.25..1.5));
         let from = plan_by_chance(&groups, &layers, &mut rng);
         let mut shown = profile_of(&graph, 0.3);
         shown.rows.iter_mut().for_each(|r| r.latency.p50 *= rng.random_range(0.1..2.0));

@@ -40,7 +40,7 @@ pub(super) fn rows(c: &mut Canvas<'_>, area: Rect) {
         let text = row(c, area, y);
         let known: Vec<(usize, usize)> = names(&text)
             .filter(|(_, name)| c.app.row_called(name).is_some())
-            .map(|(at, name)| (at, name.chars().count()))
+            .map(|(at, name)| (text[..at].chars().count(), name.chars().count()))
             .collect();
         for (at, width) in known {
             mark(c, area, y, at, width, Style::new().add_modifier(Modifier::UNDERLINED));

@@ -40,7 +40,7 @@ use super::layout::{Layout, inside, layout};
 use super::palette::Palette;
 use crate::config::Role;
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Position, Rect};
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
@@ -143,7 +143,8 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
 pub fn draw_on(app: &App, area: Rect, buf: &mut Buffer) -> Option<Position> {
     let banners = app.banners();
     let l: Layout = layout(area, app.view, banners.len() as u16, app.shares);
-    buf.set_style(area, app.palette.base());
+    let ground = app.palette.base();
+    cells(buf, area).for_each(|cell| _ = cell.set_style(ground));
     let mut c = Canvas { app, pal: &app.palette, buf, caret: None, pictures: Vec::new() };
     header::draw(&mut c, &l, &banners);
     match app.view {
@@ -198,29 +199,36 @@ pub fn report_rows(app: &App) -> Vec<String> {
     text::report_lines(app, app.layout().body)
 }
 
+/// The cells of `area`, row by row.
+fn cells(buf: &mut Buffer, area: Rect) -> impl Iterator<Item = &mut Cell> {
+    let (whole, area) = (buf.area, area.intersection(buf.area));
+    let [above, left] = [area.y - whole.y, area.x - whole.x].map(usize::from);
+    let rows = buf.content.chunks_exact_mut(whole.width.max(1).into()).skip(above).take(area.height.into());
+    rows.flat_map(move |row| row.iter_mut().skip(left).take(area.width.into()))
+}
+
 /// The last line of defence: no cell may steer the terminal, and none may need what it cannot show.
 fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
-    for y in area.top()..area.bottom() {
-        for x in area.left()..area.right() {
-            let Some(cell) = buf.cell_mut((x, y)) else { continue };
-            if ascii && !cell.symbol().is_ascii() {
-                let twin = match cell.symbol() {
-                    "−" | "–" | "—" => "-",
-                    "±" => "+",
-                    "…" => "~",
-                    "·" | "│" => "|",
-                    "≤" => "<",
-                    "≥" => ">",
-                    "→" => ">",
-                    "’" | "‘" => "'",
-                    "“" | "”" => "\"",
-                    _ => "?",
-                };
-                // A wide letter also owns the next cell, which is blank.
-                cell.set_symbol(twin);
-            } else if cell.symbol().chars().any(crate::plain::hostile) {
-                cell.set_symbol("\u{FFFD}");
-            }
+    // Most cells hold one printable letter.
+    let plain = |cell: &Cell| matches!(cell.symbol().as_bytes(), [b' '..=b'~']);
+    for cell in cells(buf, area).filter(|cell| !plain(cell)) {
+        if ascii && !cell.symbol().is_ascii() {
+            let twin = match cell.symbol() {
+                "−" | "–" | "—" => "-",
+                "±" => "+",
+                "…" => "~",
+                "·" | "│" => "|",
+                "≤" => "<",
+                "≥" => ">",
+                "→" => ">",
+                "’" | "‘" => "'",
+                "“" | "”" => "\"",
+                _ => "?",
+            };
+            // A wide letter also owns the next cell, which is blank.
+            cell.set_symbol(twin);
+        } else if cell.symbol().chars().any(crate::plain::hostile) {
+            cell.set_symbol("\u{FFFD}");
         }
     }
 }
