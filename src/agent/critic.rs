@@ -3,7 +3,7 @@
 
 use super::clean;
 use super::table::short;
-use crate::plan::{Author, Basis, Estimate};
+use crate::plan::{Author, Estimate};
 use crate::profile::Doubt;
 use crate::session::{Entry, Round, State, Utterance, ledger};
 use crate::task::Metric;
@@ -91,8 +91,7 @@ pub fn compare(state: &State, round: u32) -> Option<Critique> {
     let change = metric.change(base.metrics.score, e.metrics.score);
     let d_quality = this.verdict.as_ref().map_or(change, |v| v.d_quality);
     // What was shown when the run was asked for; forecasts have learnt from the round since.
-    let shown = this.forecast.filter(|q| q.basis != Basis::Unmeasured);
-    let quality = shown.map(|q| line(&metric.name, q.estimate(), d_quality));
+    let quality = this.expected().map(|q| line(&metric.name, q.estimate(), d_quality));
     let lines = latency.into_iter().chain(counts).chain(quality).collect();
     Some(Critique { round, metric, lines, repairs: Repairs::of(this) })
 }

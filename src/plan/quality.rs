@@ -27,6 +27,8 @@ use serde::{Deserialize, Serialize};
 
 /// Part of the ranges that are to hold what is measured.
 pub const COVERAGE: f64 = 0.9;
+/// Of the interval of what was measured, by which verdicts are given.
+const MEASURED: f64 = 0.95;
 /// 95 % point of the standard normal distribution: two such tails leave [`COVERAGE`].
 const Z: f64 = 1.644_853_626_951_472_7;
 
@@ -160,6 +162,8 @@ pub struct PastRound {
     pub d_quality: f64,
     /// Its standard error.
     pub sd: f64,
+    /// Its 95 % interval, as the verdict has it: not quite even about the change.
+    pub interval: (f64, f64),
 }
 
 /// What forecasts of one session rest on besides the scan.
@@ -481,7 +485,8 @@ impl QualityModel {
             return Quality { coverage: COVERAGE, basis: Basis::Unchanged, ..Quality::default() };
         }
         if let Some(o) = self.input.observed.iter().rev().find(|o| same_plan(&o.actions, actions)) {
-            return self.clamped(o.d_quality, o.d_quality - Z * o.sd, o.d_quality + Z * o.sd, Basis::Measured);
+            let measured = self.clamped(o.d_quality, o.interval.0, o.interval.1, Basis::Measured);
+            return Quality { coverage: MEASURED, ..measured };
         }
         let beside = self.beside_measured(h, &between);
         if let Some(t) = self.input.trials.of(actions) {

@@ -32,7 +32,8 @@ impl State {
             let latency = r.evaluation.as_ref().filter(|e| e.doubt.is_none()).and_then(|e| e.latency());
             let latency = latency.map_or(f64::NAN, |l| l.value);
             let sd = (v.d_quality_high - v.d_quality_low) / (2.0 * Z95);
-            Some(PastRound { round, actions: self.actions_of(round), latency, d_quality: v.d_quality, sd })
+            let interval = (v.d_quality_low, v.d_quality_high);
+            Some(PastRound { round, actions: self.actions_of(round), latency, d_quality: v.d_quality, sd, interval })
         };
         let blind = self.is_blind();
         QualityInput {

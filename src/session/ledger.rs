@@ -5,7 +5,7 @@
 //! different metrics are never added up.
 
 use super::{Round, State};
-use crate::plan::{Action, Author, Basis, Decision, Estimate, Outcome, Status, Target, same_cut};
+use crate::plan::{Action, Author, Decision, Estimate, Outcome, Status, Target, same_cut};
 use crate::task::Metric;
 use crate::words::counted;
 use serde::{Deserialize, Serialize};
@@ -155,7 +155,7 @@ fn claim<'a>(state: &'a State, round: u32, name: &str) -> Option<&'a Claim> {
 /// What `name` expected of the whole plan: a figure, or the planner's forecast with its range.
 fn expectation(state: &State, round: &Round, name: &str) -> Option<Estimate> {
     if name == who(&Author::Planner) {
-        return round.forecast.filter(|q| q.basis != Basis::Unmeasured).map(|q| q.estimate());
+        return round.expected().map(|q| q.estimate());
     }
     let value = claim(state, round.number, name)?.expects?;
     Some(Estimate { value, low: value, high: value })

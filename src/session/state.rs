@@ -4,7 +4,7 @@
 use super::{
     Built, Claim, Controlled, Evaluation, KeptPlan, Phase, Rival, Seq, SessionCard, Standings, Suggestion, Utterance,
 };
-use crate::plan::{Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
+use crate::plan::{Basis, Budget, Constraint, Decision, DecisionId, Quality, Target, Trials, Verdict};
 use crate::profile::{Ladder, Profile, Sensitivity};
 use crate::recover::{RepairStep, RepairUse};
 use crate::train::{Course, Heal, Healing, LayerPulse};
@@ -46,6 +46,14 @@ pub struct Round {
     /// What its layers' weights and gradients did at the healing's end.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pulse: Vec<LayerPulse>,
+}
+
+impl Round {
+    /// What was foretold of its quality when it was asked for; `None` where nothing was, or where the plan had been measured before: that comes
+    /// as it came.
+    pub fn expected(&self) -> Option<Quality> {
+        self.forecast.filter(|q| !matches!(q.basis, Basis::Unmeasured | Basis::Measured))
+    }
 }
 
 /// A healing that has begun and not ended.

@@ -103,10 +103,12 @@ pub fn parse_kept(text: &str, size: usize) -> Result<usize, String> {
         }
         return Ok((size as f64 * (1.0 - p / 100.0)).round() as usize);
     }
+    // One unit is a number to keep: as a ratio it would leave nothing.
+    let one = t == "1";
     let v: f64 = t.parse().map_err(|_| format!("`{text}` is not a number; {hint}"))?;
     match v {
         v if v > 1.0 && v.fract() == 0.0 && v > size as f64 => Err(format!("there are only {size} units; {hint}")),
-        v if v > 1.0 && v.fract() == 0.0 => Ok(v as usize),
+        v if one || (v > 1.0 && v.fract() == 0.0) => Ok(v as usize),
         v if (0.0..1.0).contains(&v) => Ok((size as f64 * (1.0 - v)).round() as usize),
         _ => Err(format!("a ratio lies from 0 to below 1; {hint}")),
     }

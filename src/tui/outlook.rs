@@ -203,9 +203,9 @@ impl Expected {
         }
     }
 
-    /// What stands before a figure of it: nothing where that is a round's measurement of this very plan.
+    /// What stands before a figure of it: nothing where a round of this very plan was measured. Its latency is forecast again all the same.
     pub fn mark(&self, name: &str) -> &'static str {
-        let measured = name == QUALITY && self.quality.is_some_and(|q| q.basis == Basis::Measured);
+        let measured = name != "latency" && self.quality.is_some_and(|q| q.basis == Basis::Measured);
         if measured { "" } else { "~" }
     }
 }

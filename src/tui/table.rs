@@ -13,6 +13,20 @@ use crate::session::{LiveRow, SessionCard, State};
 use crate::train::LayerPulse;
 use std::collections::{HashMap, HashSet};
 
+/// What a row took in an earlier round.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Past {
+    pub ms: f64,
+    /// Not known well.
+    pub doubtful: bool,
+}
+
+impl Past {
+    fn plus(self, other: Past) -> Past {
+        Past { ms: self.ms + other.ms, doubtful: self.doubtful || other.doubtful }
+    }
+}
+
 /// Figures of a layer or, summed, of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Figures {
@@ -45,7 +59,7 @@ pub struct Layer {
     /// Samples behind a live figure.
     pub live: Option<u64>,
     /// p50 per measured round, see [`Table::rounds`].
-    pub history: Vec<Option<f64>>,
+    pub history: Vec<Option<Past>>,
     /// As it was measured.
     pub row: Option<LayerRow>,
     pub p95: f64,
@@ -83,7 +97,7 @@ pub struct Block {
     pub layers: Vec<usize>,
     pub fig: Figures,
     pub spark: Vec<f64>,
-    pub history: Vec<Option<f64>>,
+    pub history: Vec<Option<Past>>,
     pub removable: bool,
 }
 
@@ -327,7 +341,8 @@ impl Table {
         for r in &state.rounds {
             let Some(p) = figures(r.number) else { continue };
             self.rounds.push(r.number);
-            let by: HashMap<&str, f64> = p.rows.iter().map(|x| (x.name.as_str(), p.ms(x))).collect();
+            let known = |x: &LayerRow| Past { ms: p.ms(x), doubtful: x.doubt.is_some() };
+            let by: HashMap<&str, Past> = p.rows.iter().map(|x| (x.name.as_str(), known(x))).collect();
             for l in &mut self.layers {
                 l.history.push(by.get(l.name.as_str()).copied());
             }
@@ -340,7 +355,7 @@ impl Table {
             let rows = b.layers.iter().filter_map(|&i| self.layers.get(i));
             let mut f = Figures::default();
             let mut spark: Vec<f64> = Vec::new();
-            let mut history: Vec<Option<f64>> = Vec::new();
+            let mut history: Vec<Option<Past>> = Vec::new();
             for l in rows {
                 f.p50 = both(f.p50, l.fig.p50, plus);
                 f.doubtful |= l.fig.doubtful;
@@ -352,7 +367,7 @@ impl Table {
                 f.sens = both(f.sens, l.fig.sens, f64::max);
                 f.weights = f.weights.with(&l.fig.weights);
                 each(&mut spark, &l.spark, f64::max);
-                each(&mut history, &l.history, |a, b| both(a, b, plus));
+                each(&mut history, &l.history, |a, b| both(a, b, Past::plus));
             }
             (b.fig, b.spark, b.history) = (f, spark, history);
         }

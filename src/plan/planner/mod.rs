@@ -549,7 +549,8 @@ mod tests {
         let actions: Vec<_> = first.decisions.iter().map(Decision::planned).collect();
         let seen = |k: f64| {
             let (d_quality, sd) = (-k * expected, 0.01 * expected);
-            PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality, sd }
+            let interval = (d_quality - 2.0 * sd, d_quality + 2.0 * sd);
+            PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality, sd, interval }
         };
         // As sure of the trials as of the round: what was measured differs by more than both errors.
         w.quality.trials.add(trial(&w.forecaster(), actions.clone(), 27.0));

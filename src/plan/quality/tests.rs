@@ -216,12 +216,15 @@ fn what_rounds_measured_moves_every_forecast() {
     let drop = law(&plan);
     i.trials.add(trial(plan.clone(), drop, 0.1, false));
     let before = QualityModel::fit(i.clone(), harm);
-    let round = PastRound { round: 1, actions: plan.clone(), latency: 1.0, d_quality: -1.6 * drop, sd: 0.2 };
+    let (d_quality, interval) = (-1.6 * drop, (-1.6 * drop - 0.5, -1.6 * drop + 0.3));
+    let round = PastRound { round: 1, actions: plan.clone(), latency: 1.0, d_quality, sd: 0.2, interval };
     i.observed.push(round);
     let after = QualityModel::fit(i, harm);
     assert!(after.shift.0 > 1.5 && after.shift.0 < 1.6 && after.shift.1 < before.shift.1, "{:?}", after.shift);
     assert!((ask(&after, &plan).value + 1.6 * drop).abs() < 0.1 * drop, "{:?}", ask(&after, &plan));
-    assert_eq!(ask(&after, &plan).basis, Basis::Measured, "what was measured is not forecast");
+    let told = ask(&after, &plan);
+    assert_eq!(told.basis, Basis::Measured, "what was measured is not forecast");
+    assert_eq!((told.value, told.low, told.high, told.coverage), (d_quality, interval.0, interval.1, 0.95), "as the verdict");
     // More of the same cuts loses more than what was measured of less, and is known about as well.
     let mut more = plan.clone();
     more[0].1 = Action::Prune { ratio: 0.25, kept: vec![0] };

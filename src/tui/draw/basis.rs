@@ -30,7 +30,7 @@ pub fn words(state: &State, q: &Quality) -> Option<String> {
     Some(match q.basis {
         Basis::Unchanged => return None,
         Basis::Rehearsed => format!("rehearsed: built and tried on {}; {often}", held()),
-        Basis::Measured => format!("a round of this plan was measured; {:.0} % interval", 100.0 * COVERAGE),
+        Basis::Measured => format!("a round of this plan was measured; {:.0} % interval", 100.0 * q.coverage),
         Basis::Neighbour => format!("the difference from a plan that was tried or measured is scanned; {often}"),
         Basis::Scanned => {
             let tried = counted(state.trials.list.len(), "tried plan");

@@ -443,7 +443,9 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     if let Some(r) = d.veto_reason.as_deref().filter(|r| !r.is_empty() && !told) {
         paragraph(lines, &format!("vetoed: {}", clean(r)), room, 2, pal.fg(Role::Vetoed));
     }
-    let mut by = format!("by {}", clean(&d.author.to_string()));
+    // Whose veto it is was told before.
+    let proposed = if told && !d.by_person() { "proposed by" } else { "by" };
+    let mut by = format!("{proposed} {}", clean(&d.author.to_string()));
     if let Some(from) = &d.edited_from {
         by = format!("edited {by}; first proposed {}", super::layers::brief(from, pal.ascii));
     }

@@ -234,8 +234,16 @@ fn layer_plan(c: &Canvas<'_>, i: usize) -> Vec<Span<'static>> {
     for p in parts.iter_mut().skip(1) {
         p.content = format!(" {}", p.content.replacen(' ', "", 1)).into();
     }
-    let w: usize = parts.iter().map(|s| width(&s.content)).sum();
-    if w > PLAN as usize {
+    let w = |parts: &[Span<'_>]| parts.iter().map(|s| width(&s.content)).sum::<usize>();
+    // That there are two says more than since when.
+    if parts.len() > 1 && w(&parts) > PLAN as usize {
+        for s in &mut parts {
+            if let Some((what, _)) = s.content.rsplit_once(" r").filter(|(_, r)| r.parse::<u32>().is_ok()) {
+                s.content = what.to_owned().into();
+            }
+        }
+    }
+    if w(&parts) > PLAN as usize {
         for s in &mut parts {
             s.content = s.content.replacen(' ', "", 1).into();
         }

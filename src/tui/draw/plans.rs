@@ -123,7 +123,8 @@ fn figure(app: &App, s: &Side, goal: &Goal, metric: &Metric, room: usize) -> Spa
         && let Some(value) = m.get(goal.name).filter(|v| v.is_finite())
     {
         let part = m.part.filter(|_| goal.points).map_or(String::new(), |n| format!(" on {n}"));
-        let text = format!("{} measured{part} in round {}", goal.show(value), m.round);
+        let doubt = if goal.name == "latency" && m.doubtful { "?" } else { "" };
+        let text = format!("{}{doubt} measured{part} in round {}", goal.show(value), m.round);
         return span(cut(text), pal.fg(role(value, Role::Fg)));
     }
     // The original is no forecast of itself.
@@ -141,7 +142,7 @@ fn figure(app: &App, s: &Side, goal: &Goal, metric: &Metric, room: usize) -> Spa
         None => String::new(),
     };
     // What a trial showed is a forecast of new data; what a round showed is none.
-    let mark = if quality.is_some_and(|q| q.basis == Basis::Measured) { "" } else { "~" };
+    let mark = s.expected.mark(goal.name);
     span(cut(format!("{mark}{}{more}", goal.show(e.value))), pal.fg(role(e.value, Role::Forecast)))
 }
 

@@ -6,7 +6,7 @@
 use super::document::{Section, Table, Words};
 use super::sections::{change, factor, named};
 use crate::graph::MacConvention;
-use crate::plan::{Basis, VerdictLine};
+use crate::plan::VerdictLine;
 use crate::profile::Load;
 use crate::session::{Evaluation, Round};
 use crate::tui::app::App;
@@ -115,7 +115,7 @@ pub fn forecasts(app: &App) -> Option<Section> {
     let mut t = Table::new(["round", "by", "expected", "measured (95 %)", "as expected"].map(str::to_owned));
     for r in s.rounds.iter().filter(|r| r.verdict.is_some()) {
         let measured = || change(app, r).unwrap_or_default();
-        if let Some(q) = r.forecast.filter(|q| q.basis != Basis::Unmeasured) {
+        if let Some(q) = r.expected() {
             let range = num::range(&metric, (q.low, q.high), ", ");
             let expected = format!("~{} {range}", num::signed(metric.shown(q.value), metric.digits));
             let held = r.verdict.as_ref().map(|v| q.low <= v.d_quality && v.d_quality <= q.high);

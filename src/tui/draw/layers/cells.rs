@@ -59,8 +59,9 @@ pub(super) fn line(c: &mut Canvas<'_>, grid: &Grid, row: u16, r: RowRef, cursor:
         match held.col {
             Col::Plan => plan(c, body, row, at, r, ground),
             Col::History(k) => {
-                if let Some(v) = history.get(k).copied().flatten() {
-                    c.put(body, row, at, &right(&num::ms(v), w as usize), pal.fg(Role::Dim).patch(ground));
+                if let Some(past) = history.get(k).copied().flatten() {
+                    let text = format!("{}{}", num::ms(past.ms), if past.doubtful { "?" } else { "" });
+                    c.put(body, row, at, &right(&text, w as usize), pal.fg(Role::Dim).patch(ground));
                 }
             }
             Col::Of(Column::Figure(Figure::Share)) => share(c, grid, &of, held, at),
