@@ -182,7 +182,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
         }
         Event::Built { .. } => return None,
         Event::Tried { trial, correction } => {
-            let shown = || [before.shown_actions(), before.recipe_actions()].iter().any(|a| same_plan(a, &trial.actions));
+            let shown =
+                || [before.shown_actions(), before.recipe_actions()].iter().any(|a| same_plan(a, &trial.actions));
             let what = match trial.anchor {
                 true => "tried a plan to learn from",
                 false if shown() => "rehearsed the plan",

@@ -130,12 +130,18 @@ mod tests {
 
     #[test]
     fn edits_are_understood_as_people_write_them() {
-        for (text, kept) in
-            [("0.375", 1920), ("37.5%", 1920), ("−37.5 %", 1920), ("keep 1920", 1920), ("1920", 1920), ("0", 3072)]
-        {
+        for (text, kept) in [
+            ("0.375", 1920),
+            ("37.5%", 1920),
+            ("−37.5 %", 1920),
+            ("keep 1920", 1920),
+            ("1920", 1920),
+            ("1", 1),
+            ("0", 3072),
+        ] {
             assert_eq!(parse_kept(text, 3072), Ok(kept), "{text}");
         }
-        for text in ["", "x", "100%", "1.5", "4000", "nan", "inf", "-1e300"] {
+        for text in ["", "x", "100%", "1.0", "1.5", "4000", "nan", "inf", "-1e300"] {
             let e = parse_kept(text, 3072);
             assert!(e.as_ref().is_err_and(|e| e.contains("hint: ")), "{text}: {e:?}");
         }

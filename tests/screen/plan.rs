@@ -4,7 +4,7 @@
 use crate::keys::{event, go, group, sent};
 use crate::{drawn, fixture, press, text};
 use paring::config::Settings;
-use paring::plan::{Action, Author, Decision, DecisionId, Outcome, Target, Verdict};
+use paring::plan::{Action, Author, Basis, Decision, DecisionId, Outcome, Quality, Target, Verdict};
 use paring::session::{Command, Event, Feed, HostMsg, PassedOver, Standing, Standings};
 use paring::tui::App;
 
@@ -59,6 +59,26 @@ fn after_a_roll_back_rows_card_and_header_speak_of_one_plan() {
     plan.push(&d);
     let expected = app.expected.and_then(|e| e.quality).expect("forecast").value;
     assert!((expected - loses(&app, &plan)).abs() < 1e-9);
+}
+
+#[test]
+fn two_decisions_on_a_row_are_both_told_where_one_is_in_force() {
+    let mut app = after_a_roll_back();
+    go(&mut app, "blocks.9.mlp.fc1");
+    let new = Action::Precision { precision: paring::quant::Precision::Int8 };
+    let d = fixture::decision(200, Target::Layer("blocks.9.mlp.fc1".into()), new, "");
+    event(&mut app, Event::Proposed { decisions: vec![d] });
+    let shown = row(&mut app);
+    assert!(shown.contains("◆−38%") && shown.contains("int8"), "{shown}");
+}
+
+#[test]
+fn a_plan_that_was_measured_is_no_forecast_to_anyones_record() {
+    let mut round = fixture::verdict().state.rounds[1].clone();
+    let forecast = round.forecast.expect("a forecast");
+    assert_eq!(round.expected(), Some(forecast));
+    round.forecast = Some(Quality { basis: Basis::Measured, ..forecast });
+    assert_eq!(round.expected(), None);
 }
 
 #[test]

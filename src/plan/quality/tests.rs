@@ -224,7 +224,11 @@ fn what_rounds_measured_moves_every_forecast() {
     assert!((ask(&after, &plan).value + 1.6 * drop).abs() < 0.1 * drop, "{:?}", ask(&after, &plan));
     let told = ask(&after, &plan);
     assert_eq!(told.basis, Basis::Measured, "what was measured is not forecast");
-    assert_eq!((told.value, told.low, told.high, told.coverage), (d_quality, interval.0, interval.1, 0.95), "as the verdict");
+    assert_eq!(
+        (told.value, told.low, told.high, told.coverage),
+        (d_quality, interval.0, interval.1, 0.95),
+        "as the verdict"
+    );
     // More of the same cuts loses more than what was measured of less, and is known about as well.
     let mut more = plan.clone();
     more[0].1 = Action::Prune { ratio: 0.25, kept: vec![0] };

@@ -57,8 +57,14 @@ pub(super) fn latency(app: &App) -> Option<String> {
     };
     let item = &app.state.metric().item;
     let rate = p.batch as f64 * 1000.0 / w.p50;
+    // Two measurements, of which the rows add up to one.
+    let [told, rows] = [w.p50, p.whole.p50].map(num::ms);
+    let rows = match evaluated.is_some() && told != rows {
+        true => format!("; profiled at {rows}{}, which its rows add up to", num::mark(p.doubt.is_some())),
+        false => String::new(),
+    };
     Some(format!(
-        "{whose}: p50 {}{} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s",
+        "{whose}: p50 {}{} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s{rows}",
         num::ms(w.p50),
         num::mark(doubt.is_some()),
         num::ms(w.p95),
