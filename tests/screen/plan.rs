@@ -75,10 +75,24 @@ fn two_decisions_on_a_row_are_both_told_where_one_is_in_force() {
 #[test]
 fn a_plan_that_was_measured_is_no_forecast_to_anyones_record() {
     let mut round = fixture::verdict().state.rounds[1].clone();
-    let forecast = round.forecast.expect("a forecast");
+    let forecast = Quality { basis: Basis::Rehearsed, value: -0.3, low: -0.5, high: -0.1, ..Quality::default() };
+    round.forecast = Some(forecast);
     assert_eq!(round.expected(), Some(forecast));
     round.forecast = Some(Quality { basis: Basis::Measured, ..forecast });
     assert_eq!(round.expected(), None);
+}
+
+#[test]
+fn what_a_round_took_beside_the_original_and_what_its_rows_add_up_to_are_told_apart() {
+    let mut state = fixture::verdict().state;
+    let whole = state.profile_of(1).expect("profiled").whole.p50;
+    let e = state.rounds[1].evaluation.as_mut().expect("evaluated");
+    (e.whole.n, e.whole.p50) = (100, 1.5 * whole);
+    let mut app = fixture::app(state, Settings::default(), (200, 60));
+    go(&mut app, "blocks.9.mlp.fc1");
+    press(&mut app, "8");
+    let t = text(&drawn(&mut app));
+    assert!(t.contains("which its rows add up to"), "{t}");
 }
 
 #[test]
