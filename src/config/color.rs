@@ -2,6 +2,8 @@
 //!
 //! Not for deciding what a colour means; that is [`super::Theme`].
 
+use std::sync::LazyLock;
+
 /// An sRGB colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rgb(pub u8, pub u8, pub u8);
@@ -105,10 +107,14 @@ impl Rgb {
 
     /// Relative luminance, 0 to 1 (WCAG 2).
     pub fn luminance(self) -> f64 {
-        let c = |v: u8| {
-            let v = v as f64 / 255.0;
-            if v <= 0.03928 { v / 12.92 } else { ((v + 0.055) / 1.055).powf(2.4) }
-        };
+        // Every cell with heat asks, and its power costs more than the rest of the cell.
+        static LINEAR: LazyLock<[f64; 256]> = LazyLock::new(|| {
+            std::array::from_fn(|v| {
+                let v = v as f64 / 255.0;
+                if v <= 0.03928 { v / 12.92 } else { ((v + 0.055) / 1.055).powf(2.4) }
+            })
+        });
+        let c = |v: u8| LINEAR[usize::from(v)];
         0.2126 * c(self.0) + 0.7152 * c(self.1) + 0.0722 * c(self.2)
     }
 

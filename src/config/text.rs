@@ -9,7 +9,12 @@ pub use crate::plain::{line as clean, lines as clean_lines};
 
 /// Columns that `s` takes on a terminal.
 pub fn width(s: &str) -> usize {
-    UnicodeWidthStr::width(s)
+    if plain(s) { s.len() } else { UnicodeWidthStr::width(s) }
+}
+
+/// Whether every byte of `s` is a letter of one column, as most text's are.
+pub fn plain(s: &str) -> bool {
+    s.bytes().all(|b| matches!(b, b' '..=b'~'))
 }
 
 /// `s` where it needs no cut: in at most `columns`, or nothing at all.
@@ -42,16 +47,17 @@ pub fn fit_end(s: &str, columns: usize) -> Cow<'_, str> {
 
 /// `s` cut and padded on the right to exactly `columns`.
 pub fn left(s: &str, columns: usize) -> String {
-    let s = fit(s, columns);
-    let pad = columns.saturating_sub(width(&s));
-    format!("{s}{}", " ".repeat(pad))
+    let mut s = fit(s, columns).into_owned();
+    s.extend(std::iter::repeat_n(' ', columns.saturating_sub(width(&s))));
+    s
 }
 
 /// `s` cut and padded on the left to exactly `columns`.
 pub fn right(s: &str, columns: usize) -> String {
     let s = fit(s, columns);
-    let pad = columns.saturating_sub(width(&s));
-    format!("{}{s}", " ".repeat(pad))
+    let mut out = " ".repeat(columns.saturating_sub(width(&s)));
+    out.push_str(&s);
+    out
 }
 
 /// Words and the blanks between them, in order.

@@ -51,6 +51,10 @@ pub fn line(s: &str) -> Cow<'_, str> {
 
 /// Several lines: `\n` stays, `\r\n` becomes `\n`, a tab becomes four spaces, the rest as in [`line`].
 pub fn lines(s: &str) -> String {
+    // Most of what streams has nothing to be replaced.
+    if s.bytes().all(|b| matches!(b, b' '..=b'~' | b'\n')) {
+        return s.to_owned();
+    }
     let mut out = String::with_capacity(s.len());
     let mut chars = s.chars().peekable();
     while let Some(c) = chars.next() {

@@ -254,7 +254,7 @@ fn print_parameters(all: &[LayerParameters]) -> Result<(), Unwritten> {
 /// Why fewer runs count than were asked for, if so.
 fn cut_short(p: &Profile, options: &ProfileOptions) -> Option<String> {
     let aside = p.load.map_or(0.0, |l| l.set_aside);
-    let others = || format!(", and {:.0} % of those were set aside: others had the processors", aside * 100.0);
+    let others = || format!(", and {:.0} % of those were set aside: threads waited for a processor", aside * 100.0);
     (p.runs < options.runs).then(|| {
         format!(
             "{} of {} count: there were {:.0} s for them{}; hint: a larger PARING_PATIENCE gives more",

@@ -408,7 +408,7 @@ fn around(value: f64, half: f64) -> Estimate {
 fn totals(graph: &Graph) -> Option<Totals> {
     let shapes = crate::graph::shapes(graph).ok()?;
     let reachable = graph.reachable();
-    let macs = crate::graph::macs(graph).ok()?;
+    let macs = crate::graph::macs_of(graph, &shapes);
     let live = |i: &usize| reachable.get(*i).copied().unwrap_or(false);
     let ids: Vec<usize> = (0..graph.nodes.len()).filter(live).collect();
     Some(Totals {

@@ -42,7 +42,8 @@ pub fn describe(before: &State, event: &Event) -> Option<String> {
                 let how = format!("a token after {context}, keys and values in {}", kv.label());
                 return Some(format!("profiled {of}: {:.2} ms {how}: {rate:.1} tokens/s", whole.p50));
             }
-            format!("profiled {of}: {:.2} ms a batch of {}{}", whole.p50, profile.batch, whole.origin())
+            let doubt = profile.doubt.map_or_else(String::new, |d| format!(", in doubt: {d}"));
+            format!("profiled {of}: {:.2} ms a batch of {}{}{doubt}", whole.p50, profile.batch, whole.origin())
         }
         Event::Remeasured { round, layer, profile } => {
             let ms = profile.rows.iter().find(|r| &r.name == layer).map_or(0.0, |r| profile.ms(r));

@@ -491,7 +491,7 @@ impl App {
         };
         self.expected_own = if mine.is_empty() { None } else { self.forecasts.together(&self.state, &mine) };
         self.slower = match &mine[..] {
-            [one] => self.forecasts.slower(&one.target, &one.action),
+            [one] => self.forecasts.slower(&self.state, one),
             _ => None,
         };
     }

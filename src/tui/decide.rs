@@ -284,6 +284,12 @@ impl App {
         }
     }
 
+    /// Whether units of a layer, or those that it reads, go by what is shown.
+    pub(super) fn is_cut(&self, layer: &str) -> bool {
+        let mut of = self.groups().iter().filter(|g| g.members.iter().any(|m| m.node == layer));
+        of.any(|g| self.kept_of(&Target::Group(g.id.clone())) < g.size)
+    }
+
     /// Why a row's group must not be pruned, if it must not.
     pub(super) fn protection(&self, layer: &str) -> Option<String> {
         let protected = |g: &&Group| g.protected.is_some() && g.members.iter().any(|m| m.node == layer);

@@ -117,7 +117,7 @@ impl App {
     }
 
     pub(super) fn clamp_help(&mut self) {
-        let lines = super::draw::help::lines(self).len();
+        let lines = super::draw::help::lines(self, layout::inside(self.layout().body).width.into()).len();
         let height = layout::inside(self.layout().body).height as usize;
         if let Some(Modal::Help { scroll }) = &mut self.modal {
             *scroll = (*scroll).min(lines.saturating_sub(height));

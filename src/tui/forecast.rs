@@ -70,9 +70,10 @@ impl Forecasts {
         rows
     }
 
-    /// What is to be said of a cut that makes the model slower.
-    pub fn slower(&self, target: &Target, action: &Action) -> Option<String> {
-        self.forecaster.as_ref()?.costs.slower(target, action).map(|s| s.words())
+    /// What is to be said of a cut that makes the model slower; resolved as what it costs is, so that it is worked out once.
+    pub fn slower(&self, state: &State, decision: &Decision) -> Option<String> {
+        let (target, action) = resolved(state, decision).planned();
+        self.forecaster.as_ref()?.costs.slower(&target, &action).map(|s| s.words())
     }
 
     pub fn plan(&self, state: &State, decisions: &[Decision]) -> Expected {

@@ -210,3 +210,50 @@ fn older_journals_still_have_a_factor() {
     let baseline = s.state.baseline().expect("evaluated");
     assert_eq!(baseline.latency().map(|l| l.value), Some(1.0));
 }
+
+/// What decides is whole at every size: that a figure is in doubt, why, and how a round was judged and decided.
+#[test]
+fn what_a_verdict_rests_on_is_whole_at_every_size() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut s = fixture::verdict();
+        measured(&mut s, 16.1, 6.13, Some(NOISE));
+        s.push(Event::RoundAccepted { round: 1 });
+        let mut app = app(s, size);
+        press(&mut app, "2");
+        let screen = text(&drawn(&mut app));
+        // In lines of its own where one does not hold it.
+        let words: String = screen.replace(['│', '\n'], " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("in doubt: {NOISE}")), "{size:?}\n{screen}");
+        assert!(line_with(&screen, "│ round 1 ").contains("accepted"), "{size:?}\n{screen}");
+        assert!(!line_with(&screen, "│ round 1 ").contains('…'), "{size:?}\n{screen}");
+    }
+}
+
+/// The list's border tells its rows' sum, which is not what the round took beside the original and is not called the whole then.
+#[test]
+fn a_border_does_not_call_the_whole_what_others_measured_otherwise() {
+    let mut s = fixture::verdict();
+    let sum = s.state.profile_of(1).expect("profiled").whole.p50;
+    measured(&mut s, 16.1, sum * 1.3, None);
+    let mut of_round = app(s, (200, 60));
+    let screen = text(&drawn(&mut of_round));
+    assert!(screen.contains("rows add up to") && !screen.contains("· whole"), "{screen}");
+    let screen = text(&drawn(&mut app(fixture::review(), (200, 60))));
+    assert!(screen.contains("· whole") && !screen.contains("rows add up to"), "{screen}");
+}
+
+#[test]
+fn a_column_of_ones_own_has_the_doubt_of_the_time_it_is_made_of() {
+    let mut s = fixture::review();
+    let mut p = s.state.profile_of(0).expect("profiled").clone();
+    let name = p.rows[0].name.clone();
+    p.rows[0].doubt = Some(NOISE);
+    s.push(Event::Profiled { round: 0, profile: Box::new(p) });
+    let mut app = app(s, (200, 60));
+    press(&mut app, ":column twice = p50 * 2<enter>");
+    press(&mut app, ":column store = memory * 2<enter>");
+    go(&mut app, &name);
+    let screen = text(&drawn(&mut app));
+    let row = line_with(&screen, "│❯");
+    assert_eq!(row.matches('?').count(), 2, "its p50 and twice that: {row}\n{screen}");
+}

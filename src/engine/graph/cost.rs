@@ -6,7 +6,7 @@ use super::binding::Binding;
 use super::experts;
 use super::macs::Macs;
 use super::op::product;
-use super::shapes::with_shapes;
+use super::shapes::{over_shapes, shapes_at};
 use super::{Graph, GraphError, Op, ParamRole};
 
 /// MACs of one node for one image; `in_shapes` and `out` leave out the batch axis.
@@ -28,13 +28,18 @@ pub fn macs(graph: &Graph) -> Result<Vec<Macs>, GraphError> {
 /// # Errors
 /// As [`super::shapes_at`].
 pub fn macs_at(graph: &Graph, binding: Binding) -> Result<Vec<Macs>, GraphError> {
-    let mut all = with_shapes(graph, binding, |_, node, ins, out| node_macs(&node.op, ins, out))?;
+    Ok(macs_of(graph, &shapes_at(graph, binding)?))
+}
+
+/// As [`macs`], where the shapes are known already, as [`shapes_at`] gives them.
+pub fn macs_of(graph: &Graph, shapes: &[Vec<usize>]) -> Vec<Macs> {
+    let mut all = over_shapes(graph, shapes, |_, node, ins, out| node_macs(&node.op, ins, out));
     for (macs, place) in all.iter_mut().zip(experts::places(graph)) {
         if let Some(place) = place {
             *macs = place.share_of(*macs);
         }
     }
-    Ok(all)
+    all
 }
 
 /// The parameters an op needs with their shapes, in PyTorch's layout and order.

@@ -28,7 +28,7 @@ pub use axes::{AxisRef, Link, NodeLinks, Protected, Site, Span};
 pub use binding::Binding;
 pub use build::{Builder, Conv};
 pub use calibration::{Calibration, Range};
-pub use cost::{macs, macs_at, node_macs, node_params, param_shapes};
+pub use cost::{macs, macs_at, macs_of, node_macs, node_params, param_shapes};
 pub use error::GraphError;
 pub use factors::inner_name;
 pub use links::{links, node_links};

@@ -34,12 +34,21 @@ pub(super) fn with_shapes<T: Default>(
     binding: Binding,
     f: impl Fn(NodeId, &Node, &[&[usize]], &[usize]) -> T,
 ) -> Result<Vec<T>, GraphError> {
-    let (shapes, reachable) = (shapes_at(graph, binding)?, graph.reachable());
+    Ok(over_shapes(graph, &shapes_at(graph, binding)?, f))
+}
+
+/// As [`with_shapes`], where the shapes are known already.
+pub(super) fn over_shapes<T: Default>(
+    graph: &Graph,
+    shapes: &[Vec<usize>],
+    f: impl Fn(NodeId, &Node, &[&[usize]], &[usize]) -> T,
+) -> Vec<T> {
+    let reachable = graph.reachable();
     let one = |(id, node): (NodeId, &Node)| {
         let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
         if reachable[id.index()] { f(id, node, &ins, &shapes[id.index()]) } else { T::default() }
     };
-    Ok(graph.iter().map(one).collect())
+    graph.iter().map(one).collect()
 }
 
 /// The binding with the fewest tokens that all ops take; the default where nothing is free. What does not depend on the

@@ -67,6 +67,11 @@ impl Load {
         (self.waited > WAITED || taken).then_some(part)
     }
 
+    /// The part of the processors that others are known to have had, where that is much.
+    pub fn taken(&self) -> Option<f64> {
+        Some(self.others.max(self.steal).min(1.0)).filter(|had| *had > TAKEN)
+    }
+
     /// The part of the time that others had of a GPU whose clock timed the samples, where that is much.
     pub fn shared(&self) -> Option<f64> {
         self.gpu_others.filter(|&part| self.on_device && part > TAKEN)
@@ -76,7 +81,9 @@ impl Load {
     pub fn words(&self) -> Option<String> {
         let (aside, others) = (100.0 * self.set_aside, 100.0 * self.others.max(self.steal));
         let text = || {
-            format!("{aside:.0} % of the runs were set aside and repeated: others had {others:.0} % of the processors")
+            let had =
+                if others < 0.5 { String::new() } else { format!("; others had {others:.0} % of the processors") };
+            format!("{aside:.0} % of the runs were set aside and repeated, since threads waited for a processor{had}")
         };
         (self.set_aside > SET_ASIDE).then(text)
     }

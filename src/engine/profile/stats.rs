@@ -83,7 +83,7 @@ impl LatencyStats {
             return on_device(load, touched && !self.replayed, (self.spread() > SCATTER).then_some(self.spread()));
         }
         match (load.contention(), load.slowed()) {
-            (Some(others), _) if self.middle > TOUCHED || others > 0.25 => Some(Doubt::Contention { others }),
+            (Some(part), _) if self.middle > TOUCHED || part > 0.25 => crowded(load),
             (_, Some(by)) => Some(Doubt::Clock { by }),
             _ if self.spread() > SCATTER => Some(Doubt::Scatter { spread: self.spread() }),
             _ => None,
@@ -116,12 +116,19 @@ impl Ratio {
             return on_device(load, scatter.is_some() && !replayed, scatter);
         }
         match (load.contention(), load.slowed()) {
-            (Some(others), _) => Some(Doubt::Contention { others }),
+            (Some(_), _) => crowded(load),
             // A clock that falls slows both of a pair.
             _ if spread > RATIO_SCATTER => Some(Doubt::Scatter { spread }),
             _ => None,
         }
     }
+}
+
+/// What was in the way of what was counted: what others had, or, where they had little, how long threads waited, whoever was in their way.
+fn crowded(load: &Load) -> Option<Doubt> {
+    load.contention()?;
+    let waiting = Doubt::Waiting { part: load.waited.min(1.0) };
+    Some(load.taken().map_or(waiting, |others| Doubt::Contention { others }))
 }
 
 /// Why a figure of a GPU's clock is not to be decided on: others that the GPU tells of, or its samples' scatter. What the
@@ -130,7 +137,7 @@ impl Ratio {
 fn on_device(load: &Load, touched: bool, scatter: Option<f64>) -> Option<Doubt> {
     match (load.shared(), load.contention()) {
         (Some(others), _) => Some(Doubt::Shared { others }),
-        (None, Some(others)) if touched => Some(Doubt::Contention { others }),
+        (None, Some(_)) if touched => crowded(load),
         (None, _) => scatter.map(|spread| Doubt::Scatter { spread }),
     }
 }

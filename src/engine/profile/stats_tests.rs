@@ -111,6 +111,12 @@ fn scatter_drift_and_load_are_told() {
     // One that was there all the time leaves no trace in the samples at all.
     let busy = Load { waited: 0.4, others: 0.45, ..quiet };
     assert_eq!(LatencyStats::of(&steady).doubt(&busy), Some(Doubt::Contention { others: 0.45 }));
+    // What it was is said as far as it is known: threads that waited were not always in others' way.
+    let crowded = |waited, others, steal| crowded(&Load { waited, others, steal, ..quiet });
+    assert_eq!(crowded(0.3, 0.0, 0.0), Some(Doubt::Waiting { part: 0.3 }));
+    assert_eq!(crowded(0.61, 0.31, 0.0), Some(Doubt::Contention { others: 0.31 }));
+    assert_eq!(crowded(0.0, 0.0, 0.2), Some(Doubt::Contention { others: 0.2 }));
+    assert_eq!(crowded(0.0, 0.05, 0.01), None);
     let fell = Load { clock: 0.6, ..quiet };
     assert!(matches!(LatencyStats::of(&steady).doubt(&fell), Some(Doubt::Clock { by }) if (by - 0.4).abs() < 1e-9));
     assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&busy, false), Some(Doubt::Contention { others: 0.45 }));
@@ -129,10 +135,10 @@ fn a_devices_times_are_judged_by_their_scatter() {
         assert_eq!(Ratio::of(&[(10.0, 6.0); 9]).doubt(&busy, replayed), None);
     }
     assert!(matches!(stats(true, &bursts).doubt(&busy), Some(Doubt::Scatter { .. })));
-    assert!(matches!(stats(false, &bursts).doubt(&busy), Some(Doubt::Contention { .. })));
+    assert!(matches!(stats(false, &bursts).doubt(&busy), Some(Doubt::Waiting { part }) if part == 0.26));
     let pairs: Vec<(f64, f64)> = bursts.iter().map(|b| (10.0, *b)).collect();
     assert!(matches!(Ratio::of(&pairs).doubt(&busy, true), Some(Doubt::Scatter { .. })));
-    assert!(matches!(Ratio::of(&pairs).doubt(&busy, false), Some(Doubt::Contention { .. })));
+    assert!(matches!(Ratio::of(&pairs).doubt(&busy, false), Some(Doubt::Waiting { .. })));
     // Others on the GPU itself slow both alike: no scatter tells of them.
     let shared = Load { gpu_others: Some(0.4), ..busy };
     assert_eq!(stats(true, &[10.0; 20]).doubt(&shared), Some(Doubt::Shared { others: 0.4 }));

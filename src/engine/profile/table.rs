@@ -44,6 +44,8 @@ pub enum Doubt {
     Outlier { twins_ms: f64 },
     /// Others had this part of the processors, 0 to 1, and were in the way.
     Contention { others: f64 },
+    /// Threads that measured waited for a processor for this part of their time, 0 to 1, and others had few of them.
+    Waiting { part: f64 },
     /// Others had the GPU for this part of the time, 0 to 1.
     Shared { others: f64 },
     /// The clock fell by this part.
@@ -56,6 +58,9 @@ impl std::fmt::Display for Doubt {
             Doubt::Scatter { spread } => write!(f, "its samples scatter, known to ±{:.0} % only", spread * 100.0),
             Doubt::Outlier { twins_ms } => write!(f, "rows of the same shape take {twins_ms:.3} ms"),
             Doubt::Contention { others } => write!(f, "others had {:.0} % of the processors meanwhile", others * 100.0),
+            Doubt::Waiting { part } => {
+                write!(f, "its threads waited {:.0} % of their time for a processor", part * 100.0)
+            }
             Doubt::Shared { others } => write!(f, "others had {:.0} % of the GPU meanwhile", others * 100.0),
             Doubt::Clock { by } => write!(f, "the clock fell by {:.0} % meanwhile", by * 100.0),
         }
@@ -275,7 +280,13 @@ impl LayerRow {
     fn counted(&self) -> f64 {
         match self.doubt {
             Some(Doubt::Outlier { twins_ms }) => self.latency.p50.min(twins_ms),
-            Some(Doubt::Scatter { .. } | Doubt::Contention { .. } | Doubt::Shared { .. } | Doubt::Clock { .. })
+            Some(
+                Doubt::Scatter { .. }
+                | Doubt::Contention { .. }
+                | Doubt::Waiting { .. }
+                | Doubt::Shared { .. }
+                | Doubt::Clock { .. },
+            )
             | None => self.latency.p50,
         }
     }

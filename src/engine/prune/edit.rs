@@ -129,6 +129,10 @@ impl Edits {
             for b in 0..m.span.blocks {
                 let start = m.span.offset + b * m.span.stride;
                 let owned = mask.get_mut(start..start + group.size * m.span.width).ok_or_else(foreign)?;
+                if m.span.width == 1 {
+                    owned.iter_mut().zip(keep).for_each(|(stays, keep)| *stays &= keep);
+                    continue;
+                }
                 for (owned, keep) in owned.chunks_exact_mut(m.span.width.max(1)).zip(keep) {
                     owned.iter_mut().for_each(|stays| *stays &= keep);
                 }

@@ -8,9 +8,10 @@ use crate::host::commands::rehearsable;
 use crate::host::engine::{Job, Llm, Work};
 use crate::host::jobs;
 use crate::plan::planner::{self, PlannerInput, Proposal, trial_of};
-use crate::plan::{Action, Author, Basis, Decision, Forecaster, GIVEN_UP, Status, Target, plan_key};
+use crate::plan::{Action, Author, Basis, Decision, Forecaster, GIVEN_UP, Status, Target, plan_key, same_cut};
 use crate::session::{
-    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, Spent, State, Utterance, differences,
+    Answers, Ask, Channel, Event, Feed, NOTE_BYTES, QUESTION, ROLES, Rival, Role, Round, Spent, State, Utterance,
+    differences,
 };
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -47,7 +48,31 @@ pub(super) fn proposal_now(state: &State, say: &mut dyn FnMut(&str)) -> Result<P
         in_force: &in_force,
         quality: &state.quality_input(),
     };
-    planner::plan(&input, say).map_err(|e| e.to_string())
+    let proposal = planner::plan(&input, say).map_err(|e| e.to_string())?;
+    if let Some(words) = near_rolled_back(state, &proposal.actions) {
+        say(&words);
+    }
+    Ok(proposal)
+}
+
+/// Ratios that are as good as the same to who rolled one back.
+const NEAR: f64 = 0.05;
+
+/// What to say of a plan that is near one that was rolled back: why the engineer did that is nothing that a planner knows.
+fn near_rolled_back(state: &State, plan: &[(Target, Action)]) -> Option<String> {
+    let plan: Vec<&(Target, Action)> = plan.iter().filter(|(_, a)| *a != Action::Keep).collect();
+    let near = |round: &Round| {
+        let built: Vec<_> = state.actions_of(round.number).into_iter().filter(|(_, a)| *a != Action::Keep).collect();
+        let there = |(t, a): &(Target, Action)| built.iter().any(|(of, b)| of == t && same_cut(a, b, NEAR));
+        let alike = plan.iter().filter(|of| there(of)).count();
+        (alike > 0 && 10 * alike >= 8 * built.len().max(plan.len())).then_some((round.number, alike))
+    };
+    let (round, alike) = state.rounds.iter().rev().filter(|r| r.rolled_back.is_some()).find_map(near)?;
+    let words = "decisions are as there, cuts within five points";
+    Some(format!(
+        "Mind that this is near what round {round} was, which was rolled back ({alike} of {} {words}); a veto or a limit keeps me from a row. ",
+        plan.len()
+    ))
 }
 
 /// What takes back the open proposals that a new plan is without, of those that its author `may` decide: what would run is the new plan,
@@ -469,6 +494,27 @@ mod tests {
             .map(|d| (d.target.name().to_owned(), d.action.clone()))
             .collect();
         assert_eq!(back, [("old".to_owned(), Action::Keep), ("theirs".to_owned(), Action::Keep)]);
+    }
+
+    #[test]
+    fn a_plan_near_one_that_was_rolled_back_says_so() {
+        let cut = |name: &str, ratio| (Target::Group(name.into()), Action::Prune { ratio, kept: Vec::new() });
+        let built = [cut("a", 0.5), cut("b", 0.25)];
+        let decision = |(i, (t, a)): (usize, &(Target, Action))| Decision {
+            id: DecisionId(i as u64),
+            ..Decision::new(t.clone(), a.clone(), Author::Planner)
+        };
+        let decisions: Vec<Decision> = built.iter().enumerate().map(decision).collect();
+        let mut round = Round { number: 1, recipe: decisions.iter().map(|d| d.id).collect(), ..Round::default() };
+        let of =
+            |round: &Round| State { decisions: decisions.clone(), rounds: vec![round.clone()], ..State::default() };
+        assert_eq!(near_rolled_back(&of(&round), &built), None, "it was not rolled back");
+        round.rolled_back = Some("too slow".into());
+        let state = of(&round);
+        let words = near_rolled_back(&state, &[cut("a", 0.52), cut("b", 0.27)]).expect("within five points");
+        assert!(words.contains("round 1") && words.contains("2 of 2"), "{words}");
+        assert_eq!(near_rolled_back(&state, &[cut("a", 0.7), cut("b", 0.27)]), None);
+        assert_eq!(near_rolled_back(&state, &[]), None);
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::After;
 use crate::plan::{Action, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is shown, without the row under the cursor and that alone, of before and after a step; and the original.
-const KEPT: usize = 8;
+/// What is shown, without the row under the cursor and that alone, of a few steps to and fro; and the original.
+const KEPT: usize = 16;
 
 type Known = (Vec<(Target, Action)>, Arc<After>);
 

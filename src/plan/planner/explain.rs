@@ -113,9 +113,12 @@ pub(super) fn landscape(input: &PlannerInput, candidates: &[Candidate], say: Say
     }
 }
 
-pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], say: Say) {
+pub(super) fn choices(input: &PlannerInput, decisions: &[Decision], stop: Stop, say: Say) {
     if decisions.is_empty() {
-        say("Nothing new to propose: what stands already does it. ");
+        say(match stop {
+            Stop::Met => "Nothing new to propose: what stands already does it. ",
+            Stop::Floor | Stop::Exhausted => "Nothing new to propose beyond what stands. ",
+        });
         return;
     }
     let saved = |d: &Decision| d.forecast.map_or(0.0, |f| -(f.d_macs as f64) - f.d_bytes as f64);
@@ -207,13 +210,18 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         .filter(|l| l.is_factor() && l.forecast.value > l.target + 1e-9)
         .map(|l| format!("{} at {:.3}x of the {:.3}x asked", l.name, l.forecast.value, l.target))
         .collect();
+    let known = f.quality.basis != Basis::Unmeasured;
+    let drop = f.against(&goal.budget).into_iter().find(|l| known && l.name == "drop");
+    let over = drop.as_ref().is_some_and(|line| line.forecast.value > line.target);
     match stop {
         _ if goal.open_ended => {}
         Stop::Met => {}
         Stop::Floor => say(&format!(
-            "The goal cannot be met within {} as far as I can tell: this plan stops at the floor with {}. \
+            "The goal cannot be met within {} as far as I can tell: {} with {}. \
              A larger drop, or training afterwards, would go further. ",
             loss(&goal.budget, metric),
+            // What the engineer decided, or an earlier round's figures, may be over it already.
+            if over { "this plan goes no further, and is over the floor," } else { "this plan stops at the floor" },
             if missed.is_empty() { "every factor in reach".to_owned() } else { missed.join(", ") }
         )),
         Stop::Exhausted => say(&format!(
@@ -221,8 +229,7 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
             if missed.is_empty() { "short of the goal by its margin".to_owned() } else { missed.join(", ") }
         )),
     }
-    let known = f.quality.basis != Basis::Unmeasured;
-    if let Some(line) = f.against(&goal.budget).into_iter().find(|l| known && l.name == "drop") {
+    if let Some(line) = drop {
         if line.forecast.value > line.target {
             say(&format!(
                 "Mind the floor: the forecast drop of {:.*} is over the {:.*} allowed, though its range reaches {:.*}; the \

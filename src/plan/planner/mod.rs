@@ -100,7 +100,7 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
     let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
     let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
-    explain::choices(input, &decisions, say);
+    explain::choices(input, &decisions, solution.stop, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
     explain::outcome(input, &goal, &forecast, solution.stop, say);
     if farther {

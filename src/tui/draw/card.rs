@@ -510,8 +510,9 @@ fn facts(c: &Canvas<'_>, width: u16) -> Vec<Line<'static>> {
             e => format!("{:.0} % of the ceiling", e * 100.0),
         };
         out.push(format!(
-            "p50 {} ±{} p95 {}{tail} ms{sep}{:.0} FLOP/B, {bound}, {reached}{sep}activations {}",
+            "p50 {}{} ±{} p95 {}{tail} ms{sep}{:.0} FLOP/B, {bound}, {reached}{sep}activations {}",
             ms(p50),
+            mark(l.doubt.is_some()),
             ms(p50 * l.spread),
             ms(l.p95),
             row.intensity,

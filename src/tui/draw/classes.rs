@@ -85,7 +85,8 @@ pub(super) fn pane(c: &mut Canvas<'_>, area: Rect, (base, now): (&Evaluation, &E
     let worst = all.iter().map(|m| (m.now - m.base).abs()).fold(0.0, f64::max).max(0.01);
     // Names differ at their ends: bars give way to them.
     let longest = all.iter().map(|m| width(&class_name(&app.state, m.class))).max().unwrap_or(0);
-    let figures = if now.round > 0 { 24 } else { 8 } + if roomy { 24 } else { 0 };
+    // An arrow of two letters, where there is none of one.
+    let figures = if now.round > 0 { 23 + width(pal.glyph("→", "->")) } else { 8 } + if roomy { 24 } else { 0 };
     let name_w = longest.clamp(8, 24).min((inner.width as usize).saturating_sub(figures)).max(4);
     let bar_w = (inner.width as usize).saturating_sub(figures + name_w).min(8);
     for (row, m) in all.iter().skip(app.scroll).take(inner.height as usize).enumerate() {

@@ -2,7 +2,7 @@
 //! `classes`, `changed`, `calibration`, `plot`.
 
 use super::{Canvas, calibration, changed, classes, heal, plot, span};
-use crate::config::text::{clean, left, right, width};
+use crate::config::text::{clean, left, right, width, wrap};
 use crate::config::{Act, Role};
 use crate::plan::{Outcome, Verdict};
 use crate::session::{Evaluation, Round, State, apart, part};
@@ -37,9 +37,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         c.put(inner, 2, 2, &text, dim);
         return;
     }
-    let told = |e: &&Evaluation| u16::from(e.divergence.is_some()) + u16::from(e.part.is_some());
-    let told = app.looked_at().map_or(0, |e| told(&e));
-    let wanted = (evals.len() as u16 + 5 + told).max(7);
+    let inside = usize::from(area.width.saturating_sub(2));
+    let told: usize = app.looked_at().map_or(1, |e| rests_on(e, inside).iter().map(|(_, text, _)| text.len()).sum());
+    let wanted = (evals.len() + 4 + told).max(7).min(area.height.into()) as u16;
     let wide = class(app.size.0, app.size.1) == Class::Wide;
     // Where the panes below are looked into they have the room.
     let most = if app.looking.part == Part::Rounds || wide { area.height.saturating_sub(4) } else { area.height / 3 };
@@ -155,7 +155,7 @@ pub fn headings() -> Vec<String> {
     COLUMNS.iter().map(|(_, title, ..)| title.trim().to_owned()).collect()
 }
 
-/// From here on there is room for two words on a verdict.
+/// From here on there is room for a further metric.
 const ROOMY: u16 = 92;
 /// Columns before the first of them, and for a verdict of one word.
 const NAME: usize = 10;
@@ -253,6 +253,10 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
         let of = |e: &&Evaluation| col.text(app, e, base).map_or(0, |t| width(&t));
         (title.to_owned(), evals.iter().map(of).max().unwrap_or(0).max(width(title.trim_end())))
     });
+    // A verdict of two words where both are whole.
+    let used = names + 1 + cols.iter().map(|(_, _, w)| w).sum::<usize>();
+    let words = |e: &&Evaluation| verdict(c, app.state.round_at(e.round), true).iter().map(Span::width).sum();
+    let roomy = used + evals.iter().map(words).max().unwrap_or(0) <= inner.width.into();
     let titles: String = cols.iter().map(|(col, title, w)| col.aligned(title, *w)).collect();
     c.put(inner, 0, 0, &format!(" {}{titles}  verdict", left("round", names)), pal.fg(Role::Dim));
     // The selected one is seen, with what its verdict rests on where there is room for that.
@@ -274,38 +278,46 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
             };
             spans.push(span(col.aligned(&col.text(app, e, base).unwrap_or_default(), w), style));
         }
-        spans.extend(verdict(c, round, inner.width >= ROOMY));
+        spans.extend(verdict(c, round, roomy));
         c.line(inner, row, &Line::from(spans));
         if e.round == selected.round {
             c.cursor(inner, row);
         }
         row += 1;
     }
-    // What the selected verdict rests on.
-    if let Some(text) = beside(selected) {
-        // Where it does not fit it goes without what the table tells.
-        let text = match width(&text) + 9 > inner.width as usize {
-            true => text.trim_start_matches(&format!("round {}: ", selected.round)).replace(" of that minute", ""),
-            false => text,
-        };
-        let style = pal.fg(if selected.doubt.is_some() { Role::Warn } else { Role::Fg });
-        c.line(inner, row, &Line::from(vec![span(" latency ", pal.fg(Role::Dim)), span(text, style)]));
-        row += 1;
-    }
-    if let Some(text) = apart(selected) {
-        c.line(inner, row, &Line::from(vec![span(" outputs ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Fg))]));
-        row += 1;
-    }
-    if let Some(text) = part(selected) {
-        let text = format!("round {}: {text}; `:evaluate-all` looks at the others", selected.round);
-        c.line(inner, row, &Line::from(vec![span(" part    ", pal.fg(Role::Dim)), span(text, pal.fg(Role::Warn))]));
-        row += 1;
+    for (head, text, role) in rests_on(selected, inner.width.into()) {
+        for (i, text) in text.into_iter().enumerate() {
+            let head = left(if i == 0 { head } else { "" }, HEAD);
+            c.line(inner, row, &Line::from(vec![span(head, pal.fg(Role::Dim)), span(text, pal.fg(role))]));
+            row += 1;
+        }
     }
     let verdict = app.state.round_at(selected.round).and_then(|r| r.verdict.as_ref());
     if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
         let line = Line::from(budget(c, v, inner.width as usize));
         c.line(inner, row, &line);
     }
+}
+
+/// Columns before what a verdict rests on.
+const HEAD: usize = 9;
+
+/// What the verdict of `e` rests on, under what name, in lines of `columns`.
+fn rests_on(e: &Evaluation, columns: usize) -> Vec<(&'static str, Vec<String>, Role)> {
+    let room = columns.saturating_sub(HEAD).max(1);
+    let mut all = Vec::new();
+    if let Some(text) = beside(e) {
+        // Where it does not fit it goes without what the table tells.
+        let text = match width(&text) > room {
+            true => text.trim_start_matches(&format!("round {}: ", e.round)).replace(" of that minute", ""),
+            false => text,
+        };
+        all.push((" latency", text, if e.doubt.is_some() { Role::Warn } else { Role::Fg }));
+    }
+    all.extend(apart(e).map(|text| (" outputs", text, Role::Fg)));
+    let part = part(e).map(|text| format!("round {}: {text}; `:evaluate-all` looks at the others", e.round));
+    all.extend(part.map(|text| (" part", text, Role::Warn)));
+    all.into_iter().map(|(head, text, role)| (head, wrap(&text, room), role)).collect()
 }
 
 /// How a round was judged, and what was decided.

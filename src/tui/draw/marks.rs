@@ -1,15 +1,15 @@
 //! Marks over text that is drawn already: the words that are looked for, and names of layers that a key goes to.
 
-use super::Canvas;
+use super::{Canvas, cells};
 use crate::config::Role;
 use crate::tui::seek::names;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
 /// The letters of a row of `area`, one a cell; what follows a wide letter is a blank.
-fn row(c: &Canvas<'_>, area: Rect, y: u16) -> String {
-    let cell = |x| c.buf.cell((x, y)).and_then(|cell| cell.symbol().chars().next()).unwrap_or(' ');
-    (area.left()..area.right()).map(cell).collect()
+fn row(c: &mut Canvas<'_>, area: Rect, y: u16) -> String {
+    let line = Rect { y, height: 1, ..area };
+    cells(c.buf, line).map(|cell| cell.symbol().chars().next().unwrap_or(' ')).collect()
 }
 
 fn mark(c: &mut Canvas<'_>, area: Rect, y: u16, at: usize, width: usize, style: Style) {

@@ -39,6 +39,7 @@ use super::app::{App, Pane, View};
 use super::layout::{Layout, inside, layout};
 use super::palette::Palette;
 use crate::config::Role;
+use crate::config::text::{plain, width};
 use ratatui::Frame;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Position, Rect};
@@ -60,16 +61,49 @@ pub(super) struct Canvas<'a> {
 impl Canvas<'_> {
     /// Writes a line into row `row` of `area`, cut at its edge.
     pub fn line(&mut self, area: Rect, row: u16, line: &Line<'_>) {
-        if row < area.height && area.width > 0 {
-            self.buf.set_line(area.x, area.y + row, line, area.width);
+        let mut col = 0;
+        for span in &line.spans {
+            col = self.write(area, row, col, &span.content, line.style.patch(span.style));
         }
     }
 
     /// Writes text at a column of a row.
     pub fn put(&mut self, area: Rect, row: u16, col: u16, text: &str, style: Style) {
-        if row < area.height && col < area.width {
-            self.buf.set_stringn(area.x + col, area.y + row, text, (area.width - col) as usize, style);
+        self.write(area, row, col, text, style);
+    }
+
+    /// Writes text at a column of a row; returns the column behind it.
+    fn write(&mut self, area: Rect, row: u16, col: u16, text: &str, style: Style) -> u16 {
+        let twin = (self.pal.ascii && text.contains('±')).then(|| two_signs(text));
+        let text = twin.as_deref().unwrap_or(text);
+        if row >= area.height || area.width == 0 {
+            return col;
         }
+        let (y, room) = (area.y + row, area.width.saturating_sub(col));
+        if width(text) > room.into() && width(text.trim_end()) > room.into() {
+            // Nothing ends at an edge as if it were whole.
+            let end = self.write_within(Rect { y, height: 1, ..area }, col.min(area.width), text, style);
+            cells(self.buf, Rect { x: area.right() - 1, y, width: 1, height: 1 }).for_each(|c| _ = c.set_symbol("…"));
+            return end;
+        }
+        self.write_within(Rect { y, height: 1, ..area }, col, text, style)
+    }
+
+    /// Writes as much of a text as there is room for behind a column of a line; returns the column behind it.
+    fn write_within(&mut self, line: Rect, col: u16, text: &str, style: Style) -> u16 {
+        if col >= line.width {
+            return col;
+        }
+        let (x, y, room) = (line.x + col, line.y, line.width - col);
+        // Most text has one letter a cell, which need not be looked for.
+        if plain(text) {
+            let place = Rect { x, y, width: room.min(text.len().try_into().unwrap_or(u16::MAX)), height: 1 };
+            for (cell, letter) in cells(self.buf, place).zip(text.chars()) {
+                cell.set_char(letter).set_style(style);
+            }
+            return col + place.width;
+        }
+        self.buf.set_stringn(x, y, text, room.into(), style).0 - line.x
     }
 
     /// Lays the ground of the cursor under row `row` of `area`.
@@ -92,12 +126,15 @@ impl Canvas<'_> {
         let mut spans = vec![Span::raw(" ")];
         spans.extend(title);
         spans.push(Span::raw(" "));
-        Block::new()
-            .borders(Borders::ALL)
-            .border_set(self.pal.border())
-            .border_style(self.pal.fg(role))
-            .title(Line::from(spans))
-            .render(area, self.buf);
+        let edge =
+            |borders| Block::new().borders(borders).border_set(self.pal.border()).border_style(self.pal.fg(role));
+        // Edge by edge: a block lays its ground under all of its area, which has one already.
+        let (last, right) = (area.bottom() - 1, area.right() - 1);
+        let top = edge(Borders::TOP | Borders::LEFT | Borders::RIGHT).title(Line::from(spans));
+        top.render(Rect { height: 1, ..area }, self.buf);
+        edge(Borders::LEFT).render(Rect { width: 1, y: area.y + 1, height: area.height - 2, ..area }, self.buf);
+        edge(Borders::RIGHT).render(Rect { x: right, width: 1, y: area.y + 1, height: area.height - 2 }, self.buf);
+        edge(Borders::BOTTOM | Borders::LEFT | Borders::RIGHT).render(Rect { y: last, height: 1, ..area }, self.buf);
         inside(area)
     }
 
@@ -122,6 +159,19 @@ impl Canvas<'_> {
         Clear.render(area, self.buf);
         self.buf.set_style(area, self.pal.base());
     }
+}
+
+/// `text` with two letters for each `±`, the second in place of a blank that only fills the text up, where there is one.
+fn two_signs(text: &str) -> String {
+    let mut out = text.replace('±', "+-");
+    for _ in text.matches('±') {
+        if out.starts_with("  ") {
+            out.remove(0);
+        } else if out.ends_with("  ") {
+            out.pop();
+        }
+    }
+    out
 }
 
 pub(super) fn span(text: impl Into<String>, style: Style) -> Span<'static> {
@@ -210,8 +260,8 @@ fn cells(buf: &mut Buffer, area: Rect) -> impl Iterator<Item = &mut Cell> {
 /// The last line of defence: no cell may steer the terminal, and none may need what it cannot show.
 fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
     // Most cells hold one printable letter.
-    let plain = |cell: &Cell| matches!(cell.symbol().as_bytes(), [b' '..=b'~']);
-    for cell in cells(buf, area).filter(|cell| !plain(cell)) {
+    let letter = |cell: &Cell| matches!(cell.symbol().as_bytes(), [b' '..=b'~']);
+    for cell in cells(buf, area).filter(|cell| !letter(cell)) {
         if ascii && !cell.symbol().is_ascii() {
             let twin = match cell.symbol() {
                 "−" | "–" | "—" => "-",
@@ -236,6 +286,14 @@ fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sign_of_two_letters_moves_no_column() {
+        assert_eq!(two_signs("   ±0.0"), "  +-0.0");
+        assert_eq!(two_signs("~−0.20 ms ±0.095   "), "~−0.20 ms +-0.095  ");
+        assert_eq!(two_signs("  ±0.0 [±0.1]   "), "+-0.0 [+-0.1]  ".to_owned(), "one before, one behind");
+        assert_eq!(two_signs("±1"), "+-1");
+    }
 
     #[test]
     fn no_cell_keeps_what_could_steer_or_reorder() {

@@ -16,10 +16,14 @@ const TOLD: u16 = 3;
 
 pub(super) fn draw(c: &mut Canvas<'_>, body: Rect, p: &Picker) {
     let area = popup(body, 100, p.formats.len() as u16 + TOLD + 3);
-    let title = match p.layers.as_slice() {
+    let mut title = match p.layers.as_slice() {
         [one] => format!("precision of {}", fit_end(&clean(one), 40)),
         all => format!("precision of {}", counted(all.len(), "row")),
     };
+    // Ladders, and forecasts of a precision alone, are of the original.
+    if p.layers.iter().any(|l| c.app.is_cut(l)) {
+        title.push_str(", at the original's width");
+    }
     let inner = boxed(c, area, &title);
     if inner.width < 20 || inner.height < 3 {
         return;

@@ -34,14 +34,20 @@ pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
 /// All pages with the current one marked, and what it shows where a pane of `columns` has room for that.
 pub(super) fn title(c: &Canvas<'_>, columns: u16, about: &str) -> Vec<Span<'static>> {
     let pal = c.pal;
-    let mut out = vec![span("profile ", pal.fg(Role::Title))];
+    let whose = whose(c.app);
+    let pages: usize = Page::ALL.iter().map(|p| p.name().len() + 2).sum();
+    // Whose figures they are is told in any case, in place of what the view is called where there is no room for both.
+    let both = "profile ".len() + pages + width(pal.dot()) + width(&whose) + 4 <= usize::from(columns);
+    let head = if both || whose.is_empty() { "profile" } else { whose.as_str() };
+    let mut out = vec![span(format!("{head} "), pal.fg(Role::Title))];
     for page in Page::ALL {
         out.push(match page == c.app.profiled.page {
             true => span(format!("[{}]", page.name()), pal.bold(Role::Focus)),
             false => span(format!(" {} ", page.name()), pal.fg(Role::Dim)),
         });
     }
-    for words in [whose(c.app), about.to_owned()].into_iter().filter(|words| !words.is_empty()) {
+    let whose = if both { whose.clone() } else { String::new() };
+    for words in [whose, about.to_owned()].into_iter().filter(|words| !words.is_empty()) {
         let used: usize = out.iter().map(Span::width).sum();
         let words = format!("{}{words}", pal.dot());
         if used + width(&words) + 4 <= usize::from(columns) {

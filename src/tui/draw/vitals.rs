@@ -65,7 +65,7 @@ pub fn lines(app: &App, columns: usize) -> Vec<Line<'static>> {
     let shown = columns.saturating_sub(NAME + SPARKS + 2).div_euclid(FIGURE).min(4);
     let wide = columns.saturating_sub(NAME + 2 + shown * FIGURE).max(1);
     let (at, each) = places(app, wide);
-    let heads: String = ["now", "least", "mean", "most"].iter().take(shown).map(|h| right(h, FIGURE)).collect();
+    let heads: String = ["newest", "least", "mean", "most"].iter().take(shown).map(|h| right(h, FIGURE)).collect();
     let axis = format!("{} before", duration((each * wide as i64) as f64));
     out.push(Line::from(span(format!(" {}{}{heads}", left("", NAME), left(&axis, wide)), dim)));
     for s in vitals.series(true) {

@@ -9,6 +9,7 @@ use crate::config::text::{clean, wrap};
 use crate::plan::Target;
 use crate::profile::Profile;
 use crate::prune::MemberRole;
+use crate::session::Evaluation;
 use crate::tui::app::App;
 use crate::tui::decide::unit;
 use crate::tui::num;
@@ -42,11 +43,22 @@ fn shown(app: &App) -> Option<(&Profile, String, u32)> {
     Some((state.profile_of(round)?, whose, round))
 }
 
+/// Whether what the newest model took beside the original, which other panes tell, reads otherwise than what its rows add up to.
+pub(super) fn rows_differ(app: &App) -> bool {
+    let Some((p, _, round)) = shown(app) else { return false };
+    beside(app, round).is_some_and(|e| num::ms(e.whole.p50) != num::ms(p.whole.p50))
+}
+
+/// The evaluation that timed a round's model beside the original.
+fn beside(app: &App, round: u32) -> Option<&Evaluation> {
+    app.state.round_at(round).and_then(|r| r.evaluation.as_ref()).filter(|e| e.whole.n > 0)
+}
+
 /// Median, tail and throughput of a batch.
 pub(super) fn latency(app: &App) -> Option<String> {
     let (p, whose, round) = shown(app)?;
     // Of a round that was evaluated what it took beside the original, as view 2 has it.
-    let evaluated = app.state.round_at(round).and_then(|r| r.evaluation.as_ref()).filter(|e| e.whole.n > 0);
+    let evaluated = beside(app, round);
     let (w, doubt) = evaluated.map_or((&p.whole, p.doubt), |e| (&e.whole, e.doubt));
     if w.p50 <= 0.0 {
         return None;

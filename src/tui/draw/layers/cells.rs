@@ -11,6 +11,9 @@ use crate::tui::num;
 use crate::tui::table::Figures;
 use ratatui::style::{Modifier, Style};
 
+/// Figures that come from a row's latency, by their names in expressions.
+const TIMED: [&str; 3] = ["p50", "p95", "share"];
+
 /// What the cells of a row have in common.
 struct Row<'a> {
     at: RowRef,
@@ -110,11 +113,17 @@ fn figure(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, (column, held): (Colum
         false => pal.heat(heat),
     };
     style = style.add_modifier(row.bold);
-    let density = if pal.wants_density() { pal.density(heat.abs()).to_string() } else { " ".to_owned() };
+    let density = if pal.wants_density() { pal.density(heat.abs()) } else { ' ' };
     if pal.wants_density() {
         style = style.patch(row.ground);
     }
-    let measured = matches!(of, Some(Figure::P50 | Figure::P95 | Figure::Change));
+    let timed = |i: usize| {
+        app.columns.own().get(i).is_some_and(|own| own.expression.needs().iter().any(|n| TIMED.contains(&n.as_str())))
+    };
+    let measured = match column {
+        Column::Figure(figure) => matches!(figure, Figure::P50 | Figure::P95 | Figure::Change),
+        Column::Own(i) => timed(i),
+    };
     let pulse = matches!(of, Some(Figure::Weight | Figure::Gradient | Figure::Importance | Figure::Noise));
     let beats = row.fig.weights.live && pulse;
     let stored = matches!(of, Some(Figure::Weight | Figure::Zeros | Figure::Rank)) && !beats;

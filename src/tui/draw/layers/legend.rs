@@ -6,7 +6,7 @@ use crate::config::{Act, Role};
 use crate::profile::Workload;
 use crate::tui::app::App;
 use crate::tui::columns::{Column, Figure, Set};
-use crate::tui::draw::{Canvas, span};
+use crate::tui::draw::{Canvas, span, whole};
 use crate::tui::list::RowRef;
 use crate::tui::num;
 use ratatui::layout::Rect;
@@ -126,7 +126,8 @@ fn measured(c: &Canvas<'_>, spans: &mut Vec<Span<'static>>, room: usize) {
         let how = if replayed { ", replayed" } else { "" };
         let text = match t.workload {
             Workload::Pass => {
-                let (whole, batch) = (format!("{dot}whole {}{mark} ms", num::ms(ms)), format!(", batch {batch}{how}"));
+                let what = if whole::rows_differ(app) { "rows add up to" } else { "whole" };
+                let (whole, batch) = (format!("{dot}{what} {}{mark} ms", num::ms(ms)), format!(", batch {batch}{how}"));
                 let told: usize = spans.iter().map(Span::width).sum::<usize>() + width(&whole);
                 if told <= room && told + width(&batch) > room { whole } else { whole + &batch }
             }
