@@ -33,6 +33,6 @@ pub use cuts::{Cuts, by_influence, joint, most};
 pub use decision::*;
 pub use forecast::{BudgetLine, Forecaster, PlanForecast};
 pub use liveness::{Held, Liveness};
-pub use quality::{Basis, COVERAGE, PastRound, Quality, QualityInput};
+pub use quality::{Basis, COVERAGE, MEASURED_Z, PastRound, Quality, QualityInput};
 pub use trial::{Trial, Trials, plan_key, same_plan};
 pub use verdict::{Measured, verdict};

@@ -29,6 +29,8 @@ use serde::{Deserialize, Serialize};
 pub const COVERAGE: f64 = 0.9;
 /// Of the interval of what was measured, by which verdicts are given.
 const MEASURED: f64 = 0.95;
+/// Standard errors to each side that make such an interval: the 97.5 % point of the standard normal distribution.
+pub const MEASURED_Z: f64 = 1.96;
 /// 95 % point of the standard normal distribution: two such tails leave [`COVERAGE`].
 const Z: f64 = 1.644_853_626_951_472_7;
 

@@ -4,11 +4,8 @@
 //! the session plans blind, from earlier rounds.
 
 use super::{Round, State};
-use crate::plan::{Action, Decision, Forecaster, PastRound, Quality, QualityInput, Target};
+use crate::plan::{Action, Decision, Forecaster, MEASURED_Z, PastRound, Quality, QualityInput, Target};
 use crate::task::Metric;
-
-/// 97.5 % point of the standard normal distribution: verdicts carry 95 % intervals.
-const Z95: f64 = 1.96;
 
 impl State {
     /// Forecasts from what the session has measured so far; `None` before the original is profiled.
@@ -31,7 +28,7 @@ impl State {
             // What is in doubt teaches nothing.
             let latency = r.evaluation.as_ref().filter(|e| e.doubt.is_none()).and_then(|e| e.latency());
             let latency = latency.map_or(f64::NAN, |l| l.value);
-            let sd = (v.d_quality_high - v.d_quality_low) / (2.0 * Z95);
+            let sd = (v.d_quality_high - v.d_quality_low) / (2.0 * MEASURED_Z);
             let interval = (v.d_quality_low, v.d_quality_high);
             Some(PastRound { round, actions: self.actions_of(round), latency, d_quality: v.d_quality, sd, interval })
         };

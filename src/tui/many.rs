@@ -160,20 +160,34 @@ impl App {
             let none = || if self.many() { "no group to prune in these rows" } else { "no group to prune on this row" };
             return self.nothing(why.unwrap_or_else(|| none().to_owned()));
         }
-        let aside = self.unmoved(&rows, &self.groups_of(&rows));
+        // At an end a key has an answer too.
+        let groups = self.groups_of(&rows);
+        if groups.iter().all(|g| self.moved(g, steps) == self.kept_of(&Target::Group(g.id.clone()))) {
+            let (ends, words) = match (steps > 0, groups.as_slice()) {
+                (true, [one]) => {
+                    (format!("{} of {} are left", one.granule.max(1).min(one.size), one.size), "no more can go")
+                }
+                (true, _) => ("the least is left of each".to_owned(), "no more can go"),
+                (false, _) => ("all units are kept".to_owned(), "none to bring back"),
+            };
+            return self.nothing(format!("{ends}: {words}"));
+        }
+        let aside = self.unmoved(&rows, &groups);
         self.draft_all("ratio", edits, &aside);
+    }
+
+    /// Units of a group that are left with `steps` more of its steps removed.
+    fn moved(&self, g: &Group, steps: isize) -> usize {
+        let (size, granule) = (g.size, g.granule.max(1));
+        // A step of at least 1/64 keeps wide groups draggable.
+        let step = granule * (size / granule / 64).max(1);
+        let now = self.kept_of(&Target::Group(g.id.clone())) as isize;
+        (now - steps * step as isize).clamp(granule.min(size) as isize, size as isize) as usize
     }
 
     /// A group with `steps` more of its steps removed.
     fn dragged(&self, g: &Group, steps: isize) -> (Target, Action) {
-        let (size, granule) = (g.size, g.granule.max(1));
-        // A step of at least 1/64 keeps wide groups draggable.
-        let step = granule * (size / granule / 64).max(1);
-        let target = Target::Group(g.id.clone());
-        let now = self.kept_of(&target) as isize;
-        let kept = (now - steps * step as isize).clamp(granule.min(size) as isize, size as isize) as usize;
-        let action = keeping(g, kept);
-        (target, action)
+        (Target::Group(g.id.clone()), keeping(g, self.moved(g, steps)))
     }
 
     /// The rows at `precision`.

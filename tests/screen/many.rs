@@ -212,3 +212,18 @@ fn every_row_can_be_vetoed_and_the_veto_taken_back() {
     let [Command::VetoAll { targets, .. }] = &commands[..] else { panic!("{commands:?}") };
     assert!(targets.contains(&group("blocks.9.mlp.fc1")) && targets.contains(&Target::Block("blocks.9".into())));
 }
+
+#[test]
+fn the_end_of_a_ratio_answers_and_the_draft_stays() {
+    let mut app = reviewing((120, 40));
+    go(&mut app, "blocks.11.mlp.fc1");
+    press(&mut app, &"[".repeat(90));
+    let all = app.drafts.clone();
+    press(&mut app, "[");
+    assert!(message(&app).contains("all units are kept") && app.drafts == all, "{}", message(&app));
+    press(&mut app, &"}".repeat(90));
+    let least = app.drafts.clone();
+    assert_ne!(least, all);
+    press(&mut app, "}");
+    assert!(message(&app).contains("no more can go") && app.drafts == least, "{}", message(&app));
+}
