@@ -271,7 +271,7 @@ fn bisect(engine: &dyn Work, actions: &[(Target, Action)], job: &Job) -> Result<
         let words = if actions.len() < 2 {
             "there are no two decisions that change anything"
         } else {
-            "the plan loses nothing that held-back data could tell"
+            "the plan loses nothing that its rehearsal on held-back data could tell, which is not what a round measures"
         };
         job.say(Feed::Log { level: "info".to_owned(), text: format!("{words}: nothing to look for") });
         return Ok(());

@@ -3,7 +3,7 @@
 //! A *rehearsal* is the plan on the screen, built as a run would build it; an *anchor* is a plan made only to learn from.
 //! Plain data; trying is `eval`'s, building `recover`'s.
 
-use super::{Action, Target};
+use super::{Action, Target, same_cut};
 use crate::eval::{Correction, TrialOutcome};
 use serde::{Deserialize, Serialize};
 
@@ -47,14 +47,19 @@ impl Trials {
     pub const MOST: usize = 100;
 }
 
-/// Whether two plans have the same [`plan_key`], without making it: a key writes down every kept unit.
+/// Whether two plans are the same. Where one has a cut whose units are still to be chosen it is the other's: their importance chooses them,
+/// always alike.
 pub fn same_plan(a: &[(Target, Action)], b: &[(Target, Action)]) -> bool {
+    let open = |a: &Action| matches!(a, Action::Prune { kept, .. } if kept.is_empty());
+    let same = |(of, a): &(Target, Action), (other, b): &(Target, Action)| {
+        of == other && (a == b || ((open(a) || open(b)) && same_cut(a, b, 1e-9)))
+    };
     let acts = |plan: &[(Target, Action)]| plan.iter().filter(|(_, a)| *a != Action::Keep).count();
     let within = |a: &[(Target, Action)], b: &[(Target, Action)]| {
         // In order they are mostly the same, so that each is looked for where the last was found.
         let mut at = 0;
         a.iter().filter(|(_, a)| *a != Action::Keep).all(|one| {
-            let found = (at..b.len()).chain(0..at).find(|&i| b[i] == *one);
+            let found = (at..b.len()).chain(0..at).find(|&i| same(one, &b[i]));
             at = found.map_or(0, |i| i + 1);
             found.is_some()
         })
@@ -99,6 +104,15 @@ mod tests {
             assert_eq!(same_plan(&one, &two), same, "{one:?} {two:?}");
             assert_eq!(same_plan(&two, &one), same, "{two:?} {one:?}");
         }
+    }
+
+    #[test]
+    fn units_that_are_still_to_be_chosen_are_those_that_were() {
+        let open = |ratio| (Target::Group("a".into()), Action::Prune { ratio, kept: Vec::new() });
+        let (built, b) = (cut("a", 0.5), cut("b", 0.25));
+        assert!(same_plan(&[open(0.5), b.clone()], &[b.clone(), built.clone()]));
+        assert!(same_plan(&[built.clone()], &[open(0.5)]) && same_plan(&[open(0.5)], &[open(0.5)]));
+        assert!(!same_plan(&[open(0.25)], &[built.clone()]) && !same_plan(&[open(0.5), b], &[built]));
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Standings {
             };
             let by = format!("{:.*} {}", metric.digits, mean.abs(), metric.change_unit);
             parts.push(format!("{way}{}", by.trim_end()));
-            parts.push(format!("expected what was measured, within its interval, in {} of {}", self.held, self.told));
+            parts.push(format!("its range met the measured one in {} of {}", self.held, self.told));
         }
         let without = match self.unbounded {
             0 => String::new(),

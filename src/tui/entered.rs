@@ -5,6 +5,7 @@ use super::columns::{Defined, after};
 use super::command_line::{CommandLine, Line, parse};
 use super::modal::Modal;
 use crate::config::Theme;
+use crate::config::text::clean;
 use crate::control::Asked;
 use crate::session::Command;
 
@@ -98,7 +99,11 @@ impl App {
 
     fn define_column(&mut self, line: &str) {
         match self.columns.define(line) {
-            Ok(Defined::There) => {}
+            Ok(Defined::There) => {
+                let name = line.split('=').next().unwrap_or_default().trim();
+                let others = "columns give way to it where the list is narrow, or it to them; `:columns` picks";
+                self.nothing(format!("`{}` is a column now: {others}", clean(name)));
+            }
             Ok(Defined::Gone(at)) => {
                 self.list.sort = self.list.sort.and_then(|sort| after(sort, at));
                 self.nothing("the column is gone");

@@ -26,6 +26,7 @@ struct Then {
     p50: f64,
     /// Half of the range around it, as a part of it.
     spread: f64,
+    doubtful: bool,
 }
 
 /// The baseline.
@@ -44,11 +45,17 @@ pub struct Change {
     pub part: f64,
     /// The ranges around both medians meet: no change is shown by it.
     pub within: bool,
+    /// What it is held against was in doubt.
+    pub doubtful: bool,
 }
 
 impl Pin {
     fn of(what: What, tokens: bool, profile: &Profile) -> Pin {
-        let then = |r: &crate::profile::LayerRow| Then { p50: profile.ms(r), spread: r.latency.spread() };
+        let then = |r: &crate::profile::LayerRow| Then {
+            p50: profile.ms(r),
+            spread: r.latency.spread(),
+            doubtful: r.doubt.is_some(),
+        };
         Pin { what, tokens, rows: profile.rows.iter().map(|r| (r.name.clone(), then(r))).collect() }
     }
 
@@ -64,7 +71,7 @@ impl Pin {
 
     /// `None` where a row that runs now was not measured then, or is not now. One that is gone takes no time.
     fn change(&self, table: &Table, layers: &[usize]) -> Option<Change> {
-        let (mut now, mut then, mut off) = (0.0, 0.0, 0.0);
+        let (mut now, mut then, mut off, mut doubtful) = (0.0, 0.0, 0.0, false);
         for l in layers.iter().filter_map(|&i| table.layers.get(i)) {
             let was = self.rows.get(&l.name);
             if !l.gone {
@@ -76,10 +83,11 @@ impl Pin {
             if let Some(was) = was {
                 then += was.p50;
                 off += was.p50 * was.spread;
+                doubtful |= was.doubtful;
             }
         }
         let part = now / then - 1.0;
-        part.is_finite().then_some(Change { part, within: (now - then).abs() <= off })
+        part.is_finite().then_some(Change { part, within: (now - then).abs() <= off, doubtful })
     }
 }
 

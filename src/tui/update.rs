@@ -154,6 +154,11 @@ impl App {
                 // Figures that there are none of would leave the table empty.
                 let known = self.state.decoding_of(0).is_some();
                 (self.tokens, self.table_stale) = (!self.tokens && known, true);
+                if !known {
+                    self.nothing(
+                        "what one token takes is measured of language models only, and of this nothing yet is",
+                    );
+                }
             }
             Act::Columns => self.columns.next(),
             Act::NextLayout => self.next_layout(),
@@ -184,7 +189,9 @@ impl App {
                 let words =
                     if self.list.filter.is_empty() { self.last_words.clone() } else { self.list.filter.clone() };
                 let rows = list_rows(&self.layout());
-                if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
+                if words.is_empty() {
+                    self.nothing(format!("nothing was searched for yet; {} searches", self.label(Act::Search)));
+                } else if !self.list.find(&self.table, &words, act == Act::NextMatch, rows) {
                     self.say(Level::Info, format!("no match for `{words}`; {} searches", self.label(Act::Search)));
                 }
                 self.outlook_stale = true;

@@ -144,7 +144,7 @@ fn a_record_falls_with_every_empty_promise_and_reaches_prompt_critic_and_enginee
     let words = state.standing_words(&agent("hope")).expect("words");
     assert_eq!(
         words,
-        "4 rounds judged, too hopeful by 2.42 points, expected what was measured, within its interval, in 3 of 4, 3 met the budget"
+        "4 rounds judged, too hopeful by 2.42 points, its range met the measured one in 3 of 4, 3 met the budget"
     );
     // Where nothing was asked, nothing was met.
     let free = |rounds, unbounded, met| Standings { rounds, whole: 3, unbounded, met, ..Standings::default() };

@@ -83,7 +83,7 @@ fn the_critic_compares_forecast_and_measurement() {
     assert!(context::context(&state, role("pruning"), 8_000).contains("Forecast against measurement, round 1"));
     let said = critic::utterance(&state, 1).unwrap().text;
     let record = said.strip_prefix(&text).expect("the comparison comes first");
-    let planner = "\nplanner: so far: 1 round judged, too hopeful by 2.50 points, expected what was measured, within its interval, in 0 of 1, 0 met the budget";
+    let planner = "\nplanner: so far: 1 round judged, too hopeful by 2.50 points, its range met the measured one in 0 of 1, 0 met the budget";
     assert_eq!(record, planner);
 }
 

@@ -257,3 +257,22 @@ fn a_column_of_ones_own_has_the_doubt_of_the_time_it_is_made_of() {
     let row = line_with(&screen, "│❯");
     assert_eq!(row.matches('?').count(), 2, "its p50 and twice that: {row}\n{screen}");
 }
+
+/// However many items a budget has, all are judged in sight.
+#[test]
+fn every_item_of_a_budget_is_seen_at_every_size() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = app(fixture::verdict(), size);
+        let verdict = app.state.rounds[1].verdict.as_mut().expect("judged");
+        let latency = verdict.lines.iter().find(|l| l.name == "latency").expect("asked for").clone();
+        for name in ["memory", "params", "energy"] {
+            verdict.lines.insert(0, paring::plan::BudgetLine { name: name.into(), ..latency.clone() });
+        }
+        let wanted: Vec<String> = verdict.lines.iter().map(|l| l.name.clone()).collect();
+        press(&mut app, "2");
+        let screen = text(&drawn(&mut app));
+        let at = screen.lines().position(|l| l.contains(" budget ")).expect("a budget");
+        let told: String = screen.lines().skip(at).take(3).collect();
+        assert!(wanted.iter().all(|name| told.contains(&format!("{name} "))), "{size:?} {wanted:?}\n{screen}");
+    }
+}

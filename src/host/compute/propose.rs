@@ -506,8 +506,11 @@ mod tests {
         };
         let decisions: Vec<Decision> = built.iter().enumerate().map(decision).collect();
         let mut round = Round { number: 1, recipe: decisions.iter().map(|d| d.id).collect(), ..Round::default() };
-        let of =
-            |round: &Round| State { decisions: decisions.clone(), rounds: vec![round.clone()], ..State::default() };
+        let of = |round: &Round| State {
+            decisions: decisions.clone(),
+            rounds: vec![Round::default(), round.clone()],
+            ..State::default()
+        };
         assert_eq!(near_rolled_back(&of(&round), &built), None, "it was not rolled back");
         round.rolled_back = Some("too slow".into());
         let state = of(&round);

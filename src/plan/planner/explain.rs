@@ -29,9 +29,10 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: f64, say: Say) {
     let p = input.profile;
     if p.whole.p50 > 0.0 {
         say(&format!(
-            "One batch of {} takes {:.2} ms on {}, with {:.1} M MACs for each {} and {} of weights. ",
+            "One batch of {} takes the original {:.2}{} ms on {}, with {:.1} M MACs for each {} and {} of weights. ",
             p.batch,
             p.whole.p50,
+            if p.doubt.is_some() { "?" } else { "" },
             p.device,
             p.macs.conv_linear as f64 / 1e6,
             metric.item,
@@ -47,7 +48,7 @@ pub(super) fn opening(input: &PlannerInput, goal: &Goal, trust: f64, say: Say) {
     top.sort_by(|a, b| b.1.total_cmp(&a.1));
     if top.len() > 1 {
         let named: Vec<String> = top.iter().take(3).map(|(n, s)| format!("{n} ({:.0} %)", 100.0 * s)).collect();
-        say(&format!("The cost sits in {}. ", named.join(", ")));
+        say(&format!("Its cost sits in {}. ", named.join(", ")));
     }
     if goal.assumed_floor {
         say(&format!("No goal is set, so I look for what {} buys; `:budget` sets one. ", loss(&goal.budget, metric)));
@@ -201,9 +202,16 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         f.params.value,
         match f.quality.basis {
             Basis::Unmeasured => format!("a loss of {} that nothing has measured yet", metric.name),
+            Basis::Measured => format!(
+                "{}, as a round of these decisions measured",
+                metric.forecast_words(f.quality.value, f.quality.low, f.quality.high).replace('~', "")
+            ),
             _ => metric.forecast_words(f.quality.value, f.quality.low, f.quality.high),
         }
     ));
+    if matches!(f.quality.basis, Basis::Neighbour | Basis::Scanned) {
+        say(&format!("Once it is rehearsed on held-back {}s the card tells more of it than I can. ", metric.item));
+    }
     let missed: Vec<String> = f
         .against(&goal.budget)
         .iter()
@@ -253,6 +261,16 @@ pub(super) fn farther(input: &PlannerInput, say: Say) {
         "The floor may allow more, but no plan much harsher than this one was tried yet: rehearse it on held-back {}s, and I go on from what \
          that shows. ",
         input.quality.metric.item
+    ));
+}
+
+/// That a plan does less harm than the goal asks for, since one that does more was measured.
+pub(super) fn milder(input: &PlannerInput, goal: &Goal, round: u32, say: Say) {
+    let lost = input.quality.observed.iter().find(|o| o.round == round).map_or(0.0, |o| o.d_quality);
+    let (metric, allowed) = (&input.quality.metric, loss(&goal.budget, &input.quality.metric));
+    say(&format!(
+        "I would have proposed round {round}'s plan, but that measured {}, where {allowed} may be lost: this one goes less far. ",
+        metric.change_words(lost)
     ));
 }
 

@@ -94,15 +94,33 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
         harm_limit: f64::INFINITY,
     };
     let fresh = input.quality.observed.is_empty();
-    let first = solve_under(&mut problem, &goal, fresh);
-    let first = alike::together(first, &mut problem, input, &mut |problem| solve_under(problem, &goal, fresh));
+    let (mut milder, mut cap) = (None, f64::INFINITY);
+    let solved = |problem: &mut Problem, cap: f64| {
+        let first = solve_under(problem, &goal, fresh, cap);
+        alike::together(first, problem, input, &mut |problem| solve_under(problem, &goal, fresh, cap))
+    };
+    let mut first = solved(&mut problem, cap);
+    // What was measured to lose more than is allowed is not proposed once more.
+    for _ in 0..MILDER {
+        let Some(round) = lost_too_much(input, &goal, &first.actions) else { break };
+        cap = STEP_BACK * forecaster.harm(&first.actions).0;
+        let next = solved(&mut problem, cap);
+        if next.actions == first.actions {
+            break;
+        }
+        (first, milder) = (next, Some(round));
+    }
     let farther = goal.open_ended && first.stop == Stop::Floor && problem.floor_for(&goal) > Some(problem.harm_limit);
     let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
-    let forecast = forecaster.actions(&solution.actions);
+    // With the units that were chosen for it, where it was built before: by those it is known.
+    let forecast = forecaster.actions(built(input, &solution.actions).unwrap_or(&solution.actions));
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, solution.stop, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
     explain::outcome(input, &goal, &forecast, solution.stop, say);
+    if let Some(round) = milder {
+        explain::milder(input, &goal, round, say);
+    }
     if farther {
         explain::farther(input, say);
     }
@@ -175,16 +193,17 @@ impl Goal {
 
 /// Without evidence from earlier rounds the factors come first, unless even the hopeful end of the forecast breaks the
 /// floor: forecasts of accuracy are too wide to give up a target for. With evidence the floor binds.
-fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
+/// No plan does more harm than `cap`.
+fn solve_under(problem: &mut Problem, goal: &Goal, first: bool, cap: f64) -> Solution {
     let floor = problem.floor_for(goal);
     if goal.open_ended {
         // How far a floor allows to go nobody knows before plans were tried, nor far beyond those that were.
         let tried = goal.budget.drop.and_then(|d| problem.forecaster.tried(d, &problem.fixed));
         let (between, reach) = tried.unwrap_or_default();
-        problem.harm_limit = floor.unwrap_or(0.0).min(between).min(BEYOND * reach);
+        problem.harm_limit = floor.unwrap_or(0.0).min(between).min(BEYOND * reach).min(cap);
         return problem.solve();
     }
-    problem.harm_limit = f64::INFINITY;
+    problem.harm_limit = cap;
     let free = problem.solve();
     let (Some(floor), Some(drop)) = (floor, goal.budget.drop) else { return free };
     let (harm, _) = problem.forecaster.harm(&free.actions);
@@ -192,8 +211,26 @@ fn solve_under(problem: &mut Problem, goal: &Goal, first: bool) -> Solution {
     if harm <= floor || (first && hopeful <= drop) {
         return free;
     }
-    problem.harm_limit = floor;
+    problem.harm_limit = floor.min(cap);
     problem.solve()
+}
+
+/// Plans that are given up one after the other because a round measured them to lose too much.
+const MILDER: usize = 8;
+/// What part of such a plan's harm the next may do.
+const STEP_BACK: f64 = 0.95;
+
+/// The plan as it was built, by a round or on held-back items, with its units.
+fn built<'a>(input: &'a PlannerInput, plan: &[(Target, Action)]) -> Option<&'a [(Target, Action)]> {
+    let round = input.quality.observed.iter().rev().find(|o| same_plan(&o.actions, plan)).map(|o| &o.actions[..]);
+    round.or_else(|| trial_of(&input.quality.trials, plan).map(|t| &t.actions[..]))
+}
+
+/// The round that built this plan and measured it to lose more than the goal allows.
+fn lost_too_much(input: &PlannerInput, goal: &Goal, plan: &[(Target, Action)]) -> Option<u32> {
+    let drop = goal.budget.drop?;
+    let round = input.quality.observed.iter().rev().find(|o| same_plan(&o.actions, plan))?;
+    (-round.d_quality > drop).then_some(round.round)
 }
 
 impl Problem<'_> {
@@ -561,6 +598,35 @@ mod tests {
         w.quality.observed = vec![seen(0.5)];
         let (third, _) = w.plan();
         assert!(third.met && (third.forecast.macs.value - first.forecast.macs.value).abs() < 1e-9);
+    }
+
+    /// Whatever little a round teaches the forecasts, its own plan is known.
+    #[test]
+    fn a_plan_that_was_measured_is_told_by_that_and_not_proposed_again_where_it_lost_too_much() {
+        let mut w = World::new("macs=0.5");
+        let (first, _) = w.plan();
+        let expected = -first.forecast.quality.value;
+        w.budget.drop = Some(expected * 1.2);
+        // As built, with its units; and so rough a measurement that little can be learnt.
+        let built = |(t, a): &(Target, Action)| match a {
+            Action::Prune { ratio, .. } => (t.clone(), Action::Prune { ratio: *ratio, kept: vec![0, 1] }),
+            _ => (t.clone(), a.clone()),
+        };
+        let actions: Vec<_> = first.actions.iter().map(built).collect();
+        let seen = |k: f64| {
+            let (d_quality, sd) = (-k * expected, 20.0 * expected);
+            let interval = (d_quality - 2.0 * sd, d_quality + 2.0 * sd);
+            PastRound { round: 1, actions: actions.clone(), latency: 0.5, d_quality, sd, interval }
+        };
+        w.quality.observed = vec![seen(1.1)];
+        let (again, said) = w.plan();
+        assert!(again.actions == first.actions && said.contains("as a round of these decisions measured"), "{said}");
+        assert_eq!(again.forecast.quality.basis, crate::plan::Basis::Measured);
+        w.quality.observed = vec![seen(1.3)];
+        let (next, said) = w.plan();
+        assert_ne!(next.actions, first.actions, "{said}");
+        assert!(next.forecast.macs.value > first.forecast.macs.value && !next.met, "{said}");
+        assert!(said.contains("I would have proposed round 1's plan") && said.contains("goes less far"), "{said}");
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect, tab: bool) {
     rests_on(c, inner.width, (inner.height as usize).saturating_sub(below.len()), &mut lines);
     let room = (inner.height as usize).saturating_sub(lines.len() + below.len());
     below.extend(super::whole::told(c, inner.width, room));
-    at_the_foot(c, below, figures, inner.height as usize, &mut lines);
+    at_the_foot(c, below, figures, (inner.width, inner.height as usize), &mut lines);
     for (i, l) in lines.iter().enumerate() {
         c.line(inner, i as u16, l);
     }
@@ -95,9 +95,26 @@ fn nothing(c: &Canvas<'_>, lines: &mut Vec<Line<'static>>, width: u16) {
     paragraph(lines, &text, width.saturating_sub(2) as usize, usize::MAX, pal.fg(Role::Dim));
 }
 
+/// `text` in at most `most` lines of `room` columns, with `…` where there would be more.
+fn most_of(text: &str, room: usize, most: usize) -> Vec<String> {
+    let mut all = wrap(text, room);
+    if all.len() > most {
+        all.truncate(most);
+        if let Some(last) = all.last_mut() {
+            *last = ended(last, room);
+        }
+    }
+    all
+}
+
+/// A line that goes on where it is not seen.
+fn ended(line: &str, room: usize) -> String {
+    format!("{}…", fit(line.trim_end(), room.saturating_sub(1)).trim_end_matches('…'))
+}
+
 /// `text` in at most `most` lines of `room` columns.
 fn paragraph(lines: &mut Vec<Line<'static>>, text: &str, room: usize, most: usize, style: Style) {
-    lines.extend(wrap(text, room).into_iter().take(most).map(|l| Line::from(span(format!(" {l}"), style))));
+    lines.extend(most_of(text, room, most).into_iter().map(|l| Line::from(span(format!(" {l}"), style))));
 }
 
 /// Where a shown decision stands, in a word.
@@ -346,6 +363,9 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
                 let spread = format!("±{}", ms((e.high - e.low).abs() / 2.0));
                 doubted(format!("~{} ms", signed(e.value, 2)), spread)
             }
+            "memory" if o.d_bytes != 0 && o.d_bytes.abs() < 10_000 => {
+                format!("{} kB", signed(o.d_bytes as f64 / 1e3, 2))
+            }
             "memory" => format!("{} MB", signed(o.d_bytes as f64 / 1e6, 2)),
             "MACs" => format!("{} M", signed(o.d_macs as f64 / 1e6, 1)),
             "params" => format!("{} k", signed(o.d_params as f64 / 1e3, 1)),
@@ -365,15 +385,22 @@ fn forecast(c: &Canvas<'_>, block: bool, width: u16, room: usize, lines: &mut Ve
         let before = app.expected_without.and_then(|e| e.get(g.name));
         let (before, after) = (before.map(|e| g.show(e.value)), value.map(|e| g.show(e.value)));
         let arrow = pal.glyph("→", "->");
+        // Figures that rest on different things make no course: a scan's and a rehearsal's may differ the other way.
+        let bases = [app.expected_without, app.expected].map(|e| e.and_then(|e| e.quality).map(|q| q.basis));
+        let alike = !g.points || bases[0] == bases[1];
+        let about = app.expected.map_or("~", |e| e.mark(g.name));
         let plan = match (before, after) {
-            (Some(a), Some(b)) if a != b && own.is_some() => format!("~{a} {arrow} {b}"),
-            (_, Some(b)) => format!("{}{b}", app.expected.map_or("~", |e| e.mark(g.name))),
+            (Some(a), Some(b)) if a != b && own.is_some() && alike => format!("~{a} {arrow} {about}{b}"),
+            (_, Some(b)) => format!("{about}{b}"),
             _ if g.points && app.expected.is_some() => "unmeasured".to_owned(),
             _ => pal.none().into(),
         };
         let ends = value.filter(|e| g.points && e.low < e.high);
         let whole = ends.map(|e| format!("{plan} {}", range(&metric, (e.low, e.high), ",")));
         let plan = whole.filter(|w| crate::config::text::width(w) < w2).unwrap_or(plan);
+        // Where the arrow's blanks are all that is too much they go.
+        let plan =
+            if crate::config::text::width(&plan) < w2 { plan } else { plan.replace(&format!(" {arrow} "), arrow) };
         let style = pal.fg(Role::Forecast);
         let mut spans = vec![
             span(format!(" {}", left(g.label(&metric), 9)), dim),
@@ -462,7 +489,7 @@ fn why(c: &Canvas<'_>, f: &Shown, width: u16, lines: &mut Vec<Line<'static>>) {
     if !d.rationale.is_empty() {
         // An edit keeps the reasons of what it replaced, whose figures are not its own.
         let head = if d.edited_from.is_some() || f.drafting { "why it was proposed:" } else { "why:" };
-        for (i, l) in wrap(&format!("{head} {}", clean(&d.rationale)), room).into_iter().take(4).enumerate() {
+        for (i, l) in most_of(&format!("{head} {}", clean(&d.rationale)), room, 4).into_iter().enumerate() {
             let style = pal.fg(Role::Fg);
             let line = match l.strip_prefix(head).filter(|_| i == 0) {
                 Some(rest) => {
@@ -545,7 +572,7 @@ fn at_the_foot(
     c: &Canvas<'_>,
     below: Vec<Line<'static>>,
     figures: usize,
-    height: usize,
+    (width, height): (u16, usize),
     lines: &mut Vec<Line<'static>>,
 ) {
     if lines.len() + below.len() <= height {
@@ -554,6 +581,9 @@ fn at_the_foot(
     } else if let Some(why) = c.app.row_layer().and_then(|l| l.doubt).filter(|_| figures < height) {
         // What a figure is worth comes before what speaks for a cut.
         lines.truncate(height.saturating_sub(1));
+        if let Some(last) = lines.last_mut().and_then(|line| line.spans.last_mut()).filter(|_| figures + 1 < height) {
+            last.content = ended(&last.content, usize::from(width)).into();
+        }
         lines.push(Line::from(span(format!(" ? {why}"), c.pal.fg(Role::Warn))));
     }
 }

@@ -169,10 +169,8 @@ fn line(c: &Canvas<'_>, t: &Taken, room: usize) -> Line<'static> {
 fn histogram(c: &mut Canvas<'_>, area: Rect, changed: &Changed) {
     let pal = c.pal;
     let Some(leads) = &changed.leads else { return };
-    let title = vec![
-        span("lead of the right class", pal.fg(Role::Title)),
-        span(", logits; left of 0 it is behind", pal.fg(Role::Dim)),
-    ];
+    let title =
+        vec![span("lead of the right class", pal.fg(Role::Title)), span(", logits; <0 wrong", pal.fg(Role::Dim))];
     let inner = c.pane(area, title, false);
     let most = leads.before.iter().chain(&leads.now).copied().max().unwrap_or(0).max(1);
     let rows = [("original", &leads.before, Role::Dim), ("round", &leads.now, Role::Accent)];
@@ -210,9 +208,10 @@ fn histogram(c: &mut Canvas<'_>, area: Rect, changed: &Changed) {
 pub(super) fn decisions(c: &mut Canvas<'_>, area: Rect) {
     let (app, pal) = (c.app, c.pal);
     let metric = app.state.metric();
+    let [each, short] = [", each alone by scans:", ", by scans:"].map(|words| format!("{words} {}", metric.name));
     let title = vec![
         span("decisions of the round", pal.fg(Role::Title)),
-        span(format!(", each alone by scans: {}", metric.name), pal.fg(Role::Dim)),
+        span(if width(&each) + 26 <= area.width.into() { each } else { short }, pal.fg(Role::Dim)),
     ];
     let inner = c.pane(area, title, false);
     if app.looking.decisions.is_empty() {

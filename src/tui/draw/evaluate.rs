@@ -39,7 +39,9 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
     }
     let inside = usize::from(area.width.saturating_sub(2));
     let told: usize = app.looked_at().map_or(1, |e| rests_on(e, inside).iter().map(|(_, text, _)| text.len()).sum());
-    let wanted = (evals.len() + 4 + told).max(7).min(area.height.into()) as u16;
+    let judged = app.looked_at().and_then(|e| app.state.round_at(e.round)).and_then(|r| r.verdict.as_ref());
+    let told = told + judged.map_or(1, |v| budget(c, v, inside).len());
+    let wanted = (evals.len() + 3 + told).max(7).min(area.height.into()) as u16;
     let wide = class(app.size.0, app.size.1) == Class::Wide;
     // Where the panes below are looked into they have the room.
     let most = if app.looking.part == Part::Rounds || wide { area.height.saturating_sub(4) } else { area.height / 3 };
@@ -294,8 +296,10 @@ fn table(c: &mut Canvas<'_>, area: Rect, evals: &[&Evaluation]) {
     }
     let verdict = app.state.round_at(selected.round).and_then(|r| r.verdict.as_ref());
     if let Some(v) = verdict.filter(|v| !v.lines.is_empty()) {
-        let line = Line::from(budget(c, v, inner.width as usize));
-        c.line(inner, row, &line);
+        for line in budget(c, v, inner.width as usize) {
+            c.line(inner, row, &line);
+            row += 1;
+        }
     }
 }
 
@@ -338,19 +342,24 @@ fn verdict(c: &Canvas<'_>, round: Option<&Round>, roomy: bool) -> Vec<Span<'stat
     };
     let accepted = round.is_some_and(|r| r.accepted);
     // Where both words do not fit, what was decided stands for itself, and the mark for the verdict.
-    let word = if accepted && !roomy { "accepted" } else { word };
-    let mut spans = vec![Span::raw("  "), span(format!("{glyph}{word}"), pal.fg(role))];
+    let mut text = format!("{glyph}{word}");
+    if accepted && !roomy {
+        let mark = round.and_then(|r| r.verdict.as_ref()).filter(|v| !v.unbounded()).map(|v| pal.outcome(v.outcome).0);
+        text = mark.map_or("accepted".to_owned(), |mark| format!("{mark} accepted"));
+    }
+    let mut spans = vec![Span::raw("  "), span(text, pal.fg(role))];
     if accepted && roomy {
         spans.push(span(", accepted", pal.fg(Role::Good)));
     }
     spans
 }
 
-/// The budget's items as measured, as many as `width` columns hold.
-fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>> {
+/// The budget's items as measured, in as many lines of `width` columns as they take.
+fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Line<'static>> {
     let pal = c.pal;
     let le = pal.glyph("≤", "<=");
-    let mut spans = vec![span(" budget  ", pal.fg(Role::Dim))];
+    let mut lines = Vec::new();
+    let mut spans = vec![span(left(" budget", HEAD), pal.fg(Role::Dim))];
     for l in &verdict.lines {
         let (mark, role) = pal.outcome(l.outcome);
         let text = match l.name.as_str() {
@@ -371,11 +380,12 @@ fn budget(c: &Canvas<'_>, verdict: &Verdict, width: usize) -> Vec<Span<'static>>
         };
         let next = span(format!("{text} {mark}   "), pal.fg(role));
         if spans.iter().map(Span::width).sum::<usize>() + next.content.trim_end().len() > width {
-            break;
+            lines.push(Line::from(std::mem::replace(&mut spans, vec![Span::raw(" ".repeat(HEAD))])));
         }
         spans.push(next);
     }
-    spans
+    lines.push(Line::from(spans));
+    lines
 }
 
 /// A round's latency, the original's of the same minute, and what that makes: nothing for the baseline.

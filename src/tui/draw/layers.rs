@@ -57,14 +57,14 @@ pub(super) fn draw(c: &mut Canvas<'_>, area: Rect) {
         let words = crate::config::text::fit(&app.list.filter, 24).into_owned();
         title.push(span(format!(" / {words} ({n})"), pal.bold(Role::Accent)));
     }
-    let change = app.columns.shown().contains(&Column::Figure(Figure::Change));
-    if let Some(words) = app.pinned_words().filter(|_| change) {
-        title.push(span(format!(" against {words}"), pal.bold(Role::Accent)));
-    }
     let (_, cols) = placed(app, super::inside(area));
     match left_out(app, &cols) {
         0 => {}
         n => title.push(span(format!(" {n} more need room"), pal.fg(Role::Warn))),
+    }
+    let change = app.columns.shown().contains(&Column::Figure(Figure::Change));
+    if let Some(words) = app.pinned_words().filter(|_| change) {
+        title.push(span(format!(" against {words}"), pal.bold(Role::Accent)));
     }
     let inner = c.pane(area, title, focused);
     if inner.width < 4 || inner.height == 0 {

@@ -39,7 +39,7 @@ use super::app::{App, Pane, View};
 use super::layout::{Layout, inside, layout};
 use super::palette::Palette;
 use crate::config::Role;
-use crate::config::text::{plain, width};
+use crate::config::text::{fit, plain, width};
 use ratatui::Frame;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Position, Rect};
@@ -124,7 +124,18 @@ impl Canvas<'_> {
         }
         let role = if focused { Role::Focus } else { Role::Border };
         let mut spans = vec![Span::raw(" ")];
-        spans.extend(title);
+        // What does not fit ends in a mark.
+        let mut room = usize::from(area.width).saturating_sub(4);
+        for mut part in title {
+            let wide = part.width();
+            if wide > room {
+                part.content = fit(&part.content, room).into_owned().into();
+                spans.push(part);
+                break;
+            }
+            room -= wide;
+            spans.push(part);
+        }
         spans.push(Span::raw(" "));
         let edge =
             |borders| Block::new().borders(borders).border_set(self.pal.border()).border_style(self.pal.fg(role));
@@ -291,7 +302,7 @@ mod tests {
     fn a_sign_of_two_letters_moves_no_column() {
         assert_eq!(two_signs("   ±0.0"), "  +-0.0");
         assert_eq!(two_signs("~−0.20 ms ±0.095   "), "~−0.20 ms +-0.095  ");
-        assert_eq!(two_signs("  ±0.0 [±0.1]   "), "+-0.0 [+-0.1]  ".to_owned(), "one before, one behind");
+        assert_eq!(two_signs("  ±0.0 [±0.1]   "), " +-0.0 [+-0.1]  ", "one before, one behind");
         assert_eq!(two_signs("±1"), "+-1");
     }
 

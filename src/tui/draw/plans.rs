@@ -213,6 +213,9 @@ fn why(app: &App, row: &Row, width: usize) -> Vec<Line<'static>> {
     let pal = &app.palette;
     let text = match app.state.planned(&row.what.target).shown() {
         Some(d) if d.rationale.is_empty() => format!("shown: by {}", d.author),
+        Some(d) if d.edited_from.is_some() => {
+            format!("shown: edited by {}; why it was first proposed: {}", d.author, d.rationale)
+        }
         Some(d) => format!("shown: by {}: {}", d.author, d.rationale),
         None => "shown: nothing is decided here".to_owned(),
     };

@@ -63,8 +63,9 @@ pub(super) fn latency(app: &App) -> Option<String> {
     if w.p50 <= 0.0 {
         return None;
     }
+    let mark = num::mark(doubt.is_some());
     let (p99, unknown) = match w.p99 {
-        Some(p99) => (format!(" p99 {}", num::ms(p99)), String::new()),
+        Some(p99) => (format!(" p99 {}{mark}", num::ms(p99)), String::new()),
         None => (String::new(), format!(", p99 not told by {}", crate::words::counted(w.n, "run"))),
     };
     let item = &app.state.metric().item;
@@ -76,9 +77,8 @@ pub(super) fn latency(app: &App) -> Option<String> {
         false => String::new(),
     };
     Some(format!(
-        "{whose}: p50 {}{} p95 {}{p99} ms a batch of {}{unknown}{}{} {item}s/s{rows}",
+        "{whose}: p50 {}{mark} p95 {}{mark}{p99} ms a batch of {}{unknown}{}{}{mark} {item}s/s{rows}",
         num::ms(w.p50),
-        num::mark(doubt.is_some()),
         num::ms(w.p95),
         p.batch,
         app.palette.dot(),

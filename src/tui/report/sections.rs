@@ -238,6 +238,10 @@ pub fn decisions(app: &App) -> Option<Section> {
         let Some(d) = here.shown() else { continue };
         let why = match d.veto_reason.as_deref().filter(|r| !r.is_empty()) {
             Some(r) => format!("vetoed: {r}"),
+            // Reasons of what was edited, whose figures are not the edit's.
+            None if d.edited_from.is_some() && !d.rationale.is_empty() => {
+                format!("edited; why it was first proposed: {}", d.rationale)
+            }
             None => d.rationale.clone(),
         };
         let proposed = d.edited_from.as_ref().map(|from| format!(" (proposed {})", action_text(from)));

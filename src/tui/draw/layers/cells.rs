@@ -131,9 +131,10 @@ fn figure(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, (column, held): (Colum
     if (row.live && measured) || beats {
         style = style.add_modifier(Modifier::ITALIC);
     }
-    let mark = match (measured, row.fig.doubtful && !row.live) {
+    let pinned = change && app.change(row.at).is_some_and(|c| c.doubtful);
+    let mark = match (measured, (row.fig.doubtful && !row.live) || pinned) {
         (true, true) => "?",
-        (true, false) if t.stale => pal.glyph("†", "'"),
+        (true, false) if t.stale && !row.live => pal.glyph("†", "'"),
         // Looked at in part.
         _ if stored && row.fig.weights.sampled && of != Some(Figure::Rank) => "~",
         _ if stored && t.stale => pal.glyph("†", "'"),
