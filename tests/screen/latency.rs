@@ -266,7 +266,7 @@ fn every_item_of_a_budget_is_seen_at_every_size() {
         let verdict = app.state.rounds[1].verdict.as_mut().expect("judged");
         let latency = verdict.lines.iter().find(|l| l.name == "latency").expect("asked for").clone();
         for name in ["memory", "params", "energy"] {
-            verdict.lines.insert(0, paring::plan::BudgetLine { name: name.into(), ..latency.clone() });
+            verdict.lines.insert(0, paring::plan::VerdictLine { name: name.into(), ..latency.clone() });
         }
         let wanted: Vec<String> = verdict.lines.iter().map(|l| l.name.clone()).collect();
         press(&mut app, "2");
