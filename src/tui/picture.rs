@@ -67,7 +67,7 @@ pub fn svg(buf: &Buffer, fg: Rgb, bg: Rgb) -> String {
         o,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w:.0} {h:.0}\" width=\"{w:.0}\" height=\"{h:.0}\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"{}\"/>\n\
-         <g font-family=\"'JetBrains Mono','DejaVu Sans Mono',Menlo,Consolas,monospace\" font-size=\"14\" xml:space=\"preserve\">\n",
+         <g font-family=\"'JetBrains Mono','DejaVu Sans Mono',Menlo,Consolas,monospace\" font-size=\"14\">\n",
         bg.hex()
     );
     for y in area.top()..area.bottom() {
@@ -140,8 +140,9 @@ fn rgb(c: Color, default: Rgb) -> Rgb {
     }
 }
 
+/// Blanks do not break: browsers make one of several, and none at an end, whatever `xml:space` says.
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace(' ', "\u{a0}")
 }
 
 #[cfg(test)]
@@ -158,5 +159,9 @@ mod tests {
         assert!(s.contains(">a&lt;b</text>") && s.contains("#010203"), "{s}");
         assert!(s.contains("fill=\"#ff0000\"") && s.contains('模'), "{s}");
         assert_eq!(s.matches("<svg").count(), 1);
+        let mut buf = Buffer::empty(Rect::new(0, 0, 9, 1));
+        buf.set_string(0, 0, "  a   b  ", Style::new());
+        let s = svg(&buf, Rgb(255, 255, 255), Rgb(0, 0, 0));
+        assert!(s.contains(">\u{a0}\u{a0}a\u{a0}\u{a0}\u{a0}b\u{a0}\u{a0}</text>"), "as wide as its cells: {s}");
     }
 }
