@@ -111,8 +111,8 @@ mod tests {
         let open = |ratio| (Target::Group("a".into()), Action::Prune { ratio, kept: Vec::new() });
         let (built, b) = (cut("a", 0.5), cut("b", 0.25));
         assert!(same_plan(&[open(0.5), b.clone()], &[b.clone(), built.clone()]));
-        assert!(same_plan(&[built.clone()], &[open(0.5)]) && same_plan(&[open(0.5)], &[open(0.5)]));
-        assert!(!same_plan(&[open(0.25)], &[built.clone()]) && !same_plan(&[open(0.5), b], &[built]));
+        assert!(same_plan(std::slice::from_ref(&built), &[open(0.5)]) && same_plan(&[open(0.5)], &[open(0.5)]));
+        assert!(!same_plan(&[open(0.25)], std::slice::from_ref(&built)) && !same_plan(&[open(0.5), b], &[built]));
     }
 
     #[test]

@@ -271,7 +271,7 @@ fn every_item_of_a_budget_is_seen_at_every_size() {
         let wanted: Vec<String> = verdict.lines.iter().map(|l| l.name.clone()).collect();
         press(&mut app, "2");
         let screen = text(&drawn(&mut app));
-        let at = screen.lines().position(|l| l.contains(" budget ")).expect("a budget");
+        let at = screen.lines().position(|l| l.contains("│ budget ")).expect("a budget");
         let told: String = screen.lines().skip(at).take(3).collect();
         assert!(wanted.iter().all(|name| told.contains(&format!("{name} "))), "{size:?} {wanted:?}\n{screen}");
     }
