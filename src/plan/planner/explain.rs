@@ -238,7 +238,16 @@ pub(super) fn outcome(input: &PlannerInput, goal: &Goal, f: &PlanForecast, stop:
         )),
     }
     if let Some(line) = drop {
-        if line.forecast.value > line.target {
+        // Of what was measured no evaluation is to come.
+        let measured = f.quality.basis == Basis::Measured;
+        if measured && line.forecast.value > line.target {
+            say(&format!(
+                "Mind the floor: the measured drop of {:.*} is over the {:.*} allowed. ",
+                metric.digits, line.forecast.value, metric.digits, line.target
+            ));
+        } else if measured && line.outcome == Outcome::Undecided {
+            say("The floor lies within the measured interval. ");
+        } else if line.forecast.value > line.target {
             say(&format!(
                 "Mind the floor: the forecast drop of {:.*} is over the {:.*} allowed, though its range reaches {:.*}; the \
                  evaluation will tell. ",
