@@ -154,14 +154,13 @@ impl App {
     /// Removes `steps` more steps of each group, or fewer.
     pub(super) fn drag(&mut self, steps: isize) {
         let rows = self.acted();
-        let edits: Vec<(Target, Action)> = self.groups_of(&rows).iter().map(|g| self.dragged(g, steps)).collect();
-        if edits.is_empty() {
+        let groups = self.groups_of(&rows);
+        if groups.is_empty() {
             let why = self.row_layer().and_then(|l| self.protection(&l.name));
             let none = || if self.many() { "no group to prune in these rows" } else { "no group to prune on this row" };
             return self.nothing(why.unwrap_or_else(|| none().to_owned()));
         }
         // At an end a key has an answer too.
-        let groups = self.groups_of(&rows);
         if groups.iter().all(|g| self.moved(g, steps) == self.kept_of(&Target::Group(g.id.clone()))) {
             let (ends, words) = match (steps > 0, groups.as_slice()) {
                 (true, [one]) => {
@@ -173,6 +172,7 @@ impl App {
             return self.nothing(format!("{ends}: {words}"));
         }
         let aside = self.unmoved(&rows, &groups);
+        let edits = groups.iter().map(|g| self.dragged(g, steps)).collect();
         self.draft_all("ratio", edits, &aside);
     }
 

@@ -112,8 +112,7 @@ pub fn plan(input: &PlannerInput, say: &mut dyn FnMut(&str)) -> Result<Proposal,
     }
     let farther = goal.open_ended && first.stop == Stop::Floor && problem.floor_for(&goal) > Some(problem.harm_limit);
     let (solution, gained) = rivals::by_trial(first, &input.quality.trials);
-    // With the units that were chosen for it, where it was built before: by those it is known.
-    let forecast = forecaster.actions(built(input, &solution.actions).unwrap_or(&solution.actions));
+    let forecast = forecaster.actions(&solution.actions);
     let decisions = decisions(input, &forecaster, &problem, &solution)?;
     explain::choices(input, &decisions, solution.stop, say);
     explain::left_alone(input, &problem.candidates, &solution.actions, say);
@@ -220,16 +219,10 @@ const MILDER: usize = 8;
 /// What part of such a plan's harm the next may do.
 const STEP_BACK: f64 = 0.95;
 
-/// The plan as it was built, by a round or on held-back items, with its units.
-fn built<'a>(input: &'a PlannerInput, plan: &[(Target, Action)]) -> Option<&'a [(Target, Action)]> {
-    let round = input.quality.observed.iter().rev().find(|o| same_plan(&o.actions, plan)).map(|o| &o.actions[..]);
-    round.or_else(|| trial_of(&input.quality.trials, plan).map(|t| &t.actions[..]))
-}
-
 /// The round that built this plan and measured it to lose more than the goal allows.
 fn lost_too_much(input: &PlannerInput, goal: &Goal, plan: &[(Target, Action)]) -> Option<u32> {
     let drop = goal.budget.drop?;
-    let round = input.quality.observed.iter().rev().find(|o| same_plan(&o.actions, plan))?;
+    let round = input.quality.observed.iter().rev().find(|o| super::same_plan(&o.actions, plan))?;
     (-round.d_quality > drop).then_some(round.round)
 }
 

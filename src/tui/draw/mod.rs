@@ -79,14 +79,13 @@ impl Canvas<'_> {
         if row >= area.height || area.width == 0 {
             return col;
         }
-        let (y, room) = (area.y + row, area.width.saturating_sub(col));
-        if width(text) > room.into() && width(text.trim_end()) > room.into() {
-            // Nothing ends at an edge as if it were whole.
-            let end = self.write_within(Rect { y, height: 1, ..area }, col.min(area.width), text, style);
-            cells(self.buf, Rect { x: area.right() - 1, y, width: 1, height: 1 }).for_each(|c| _ = c.set_symbol("…"));
-            return end;
+        let line = Rect { y: area.y + row, height: 1, ..area };
+        let end = self.write_within(line, col, text, style);
+        // Nothing ends at an edge as if it were whole.
+        if width(text.trim_end()) > area.width.saturating_sub(col).into() {
+            cells(self.buf, Rect { x: area.right() - 1, width: 1, ..line }).for_each(|c| _ = c.set_symbol("…"));
         }
-        self.write_within(Rect { y, height: 1, ..area }, col, text, style)
+        end
     }
 
     /// Writes as much of a text as there is room for behind a column of a line; returns the column behind it.
@@ -270,9 +269,7 @@ fn cells(buf: &mut Buffer, area: Rect) -> impl Iterator<Item = &mut Cell> {
 
 /// The last line of defence: no cell may steer the terminal, and none may need what it cannot show.
 fn neutralise(buf: &mut Buffer, area: Rect, ascii: bool) {
-    // Most cells hold one printable letter.
-    let letter = |cell: &Cell| matches!(cell.symbol().as_bytes(), [b' '..=b'~']);
-    for cell in cells(buf, area).filter(|cell| !letter(cell)) {
+    for cell in cells(buf, area).filter(|cell| !plain(cell.symbol())) {
         if ascii && !cell.symbol().is_ascii() {
             let twin = match cell.symbol() {
                 "−" | "–" | "—" => "-",

@@ -104,11 +104,12 @@ fn figure(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, (column, held): (Colum
         Column::Own(_) => None,
     };
     let change = of == Some(Figure::Change);
+    let changed = if change { app.change(row.at) } else { None };
     let scale = held.scales[row.scale];
     let heat = if change { scale.aside(v) } else { scale.heat(v) };
     let mut style = match change {
         // Both medians' ranges meet: no change is shown.
-        true if app.change(row.at).is_some_and(|c| c.within) => pal.fg(Role::Faint).patch(row.ground),
+        true if changed.is_some_and(|c| c.within) => pal.fg(Role::Faint).patch(row.ground),
         true => pal.diverging(heat),
         false => pal.heat(heat),
     };
@@ -131,7 +132,7 @@ fn figure(c: &mut Canvas<'_>, grid: &Grid, row: &Row<'_>, (column, held): (Colum
     if (row.live && measured) || beats {
         style = style.add_modifier(Modifier::ITALIC);
     }
-    let pinned = change && app.change(row.at).is_some_and(|c| c.doubtful);
+    let pinned = changed.is_some_and(|c| c.doubtful);
     let mark = match (measured, (row.fig.doubtful && !row.live) || pinned) {
         (true, true) => "?",
         (true, false) if t.stale && !row.live => pal.glyph("†", "'"),
