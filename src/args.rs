@@ -308,6 +308,10 @@ pub struct Eval {
     /// Of a language model: keys and values as a cache in f32, f16 or int8 would give them back.
     #[arg(long, value_name = "FORMAT")]
     pub kv: Option<String>,
+    /// Of a language model: as that program answers on a CPU. llama.cpp rounds what narrow weights are multiplied with to 8 bits (or half precision),
+    /// and keeps keys and values in f16.
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = ["llama.cpp"])]
+    pub like: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]
     pub sparsity: Option<String>,

@@ -5,7 +5,8 @@
     venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors | MODEL.gguf ...]]
 
 Mixtures of experts: `make_experts.py`. Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`. REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
-it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that.
+it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that: the last column but
+one is beside `paring eval --as llama.cpp`, which rounds as it does.
 """
 
 import json
@@ -83,8 +84,8 @@ def main():
         rounded = ["f16", "q8_0", "q4_k", "q4_0", "iq4_xs"] if file.endswith(".gguf") else []
         rows += [(file, precision) for precision in [None, *rounded]]
         texts[file] = texts[smol]
-    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | of the same weights in F32 |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | from `--as llama.cpp` by | of the same weights in F32 |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for source, precision in rows:
         out = at("out.gguf")
         if os.path.exists(out):
@@ -95,16 +96,18 @@ def main():
             if len(t.shape) > 1:
                 kinds[t.tensor_type.name] = kinds.get(t.tensor_type.name, 0) + 1
         # What was cut unevenly opens nowhere else.
-        told = json.loads(run("eval", out if precision else source, "--data", texts[source], "--window", str(WINDOW), "--limit", str(windows), "--json"))
+        asked = ["--data", texts[source], "--window", str(WINDOW), "--limit", str(windows), "--json"]
+        told = json.loads(run("eval", out if precision else source, *asked))
         ours = told["nats_per_token"]
+        like = json.loads(run("eval", out, "--as", "llama.cpp", *asked))["nats_per_token"]
         ids = np.fromfile(texts[source], dtype=np.uint16).astype(int)
         theirs, _ = score(llama, out, ids, windows)
         unpacked(out, at("f32.gguf"))
         plain, _ = score(llama, at("f32.gguf"), ids, windows)
         name = os.path.basename(source)
-        off = lambda nats: 100 * (np.exp(nats - ours) - 1)
+        off = lambda nats, of=ours: 100 * (np.exp(nats - of) - 1)
         types = ", ".join(f"{k} {n}" for k, n in sorted(kinds.items()))
-        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {off(theirs):+.2f} % | {off(plain):+.2f} % |", flush=True)
+        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {off(theirs):+.2f} % | {off(theirs, like):+.2f} % | {off(plain):+.2f} % |", flush=True)
 
 
 main()

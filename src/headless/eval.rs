@@ -28,7 +28,10 @@ const TEXTS: usize = 16;
 /// Runs the command; `how` static int8 layers find their ranges.
 pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     let mut model = setup::model(&args.model, &args.on, args.precision.as_deref())?;
-    setup::cache(&mut model, args.kv.as_deref())?;
+    if args.like.is_some() && !takes_text(&model) {
+        bail!("--as is for language models; hint: leave it out for a classifier");
+    }
+    setup::cache(&mut model, args.kv.as_deref().or(args.like.as_deref().map(|_| "f16")))?;
     if let Some(pattern) = &args.sparsity {
         model = setup::sparse(model, pattern)?;
     }
@@ -72,7 +75,11 @@ pub fn run(args: &Eval, how: Calibration) -> Result<Exit> {
     };
     let opened = setup::device(&args.on)?;
     let ranges = setup::calibrate(&mut model, (&args.model, tokenizer), args.calib.as_deref(), how)?;
-    let compile = CompileOptions { as_stored: text.is_some(), ..CompileOptions::on(&opened) };
+    let compile = CompileOptions {
+        as_stored: text.is_some(),
+        as_llama_cpp: setup::as_other(args.like.as_deref(), &opened)?,
+        ..CompileOptions::on(&opened)
+    };
     let plan = Plan::of(&model, &compile)?;
     let base = original.as_ref().map(|o| Plan::of(&o.model, &compile)).transpose()?.zip(original.as_ref());
     out::notes(model.info.notes.iter().chain(&rounded));
@@ -221,7 +228,8 @@ impl Told<'_> {
             format!("windows of {} tokens are longer than the {most} that the model was made for", options.window)
         });
         out::notes(self.run.notes.iter().chain(&beyond));
-        let (m, convention) = (&self.run.metrics, options.convention(data.joined()));
+        let like = self.args.like.as_ref().map_or(String::new(), |who| format!(", as {who} computes on a CPU"));
+        let (m, convention) = (&self.run.metrics, options.convention(data.joined()) + &like);
         let tokens = m.n * options.targets();
         if self.args.json {
             let mut out = json!({

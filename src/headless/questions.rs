@@ -47,7 +47,8 @@ impl Asking {
         }
         let opened = setup::device(&args.on)?;
         setup::calibrate(model, (&args.model, spec), args.calib.as_deref(), how)?;
-        let compile = CompileOptions { as_stored: true, ..CompileOptions::on(&opened) };
+        let as_llama_cpp = setup::as_other(args.like.as_deref(), &opened)?;
+        let compile = CompileOptions { as_llama_cpp, ..CompileOptions::on(&opened).as_stored() };
         out::notes(&model.info.notes);
         Ok(Asking { own, theirs, opened, compile, cancel: super::cancel_on_signals()? })
     }

@@ -6,7 +6,7 @@ use crate::args::On;
 use crate::control::{self, Asked, Control};
 use crate::data::{self, ClassedOptions, Counted, Dataset, TextOptions};
 use crate::exec::device::{self, Opened};
-use crate::exec::{CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
+use crate::exec::{CompileOptions, DecodeOptions, Decoder, Kernels, KvFormat, Plan};
 use crate::files;
 use crate::graph::Precision;
 use crate::host::compute::{classifies_text, load_model, longest, takes_text, tokenizer_of, vocabulary};
@@ -96,6 +96,17 @@ pub fn cache(model: &mut Model, kv: Option<&str>) -> Result<()> {
     }
     format.decide(model);
     Ok(())
+}
+
+/// Is the model to answer as another program (`like`) does?
+///
+/// # Errors
+/// A device that is no CPU.
+pub fn as_other(like: Option<&str>, opened: &Opened) -> Result<bool> {
+    if like.is_some() && !(opened.device.is_cpu() && opened.kernels == Kernels::Device) {
+        bail!("--as is what a CPU does; hint: --device cpu");
+    }
+    Ok(like.is_some())
 }
 
 /// From here on what is let go of goes back to the system soon: an allocator keeps the more the larger the pieces were, which weights that are read

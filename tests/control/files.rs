@@ -15,7 +15,7 @@ pub fn policy(levels: usize) -> Policy {
     let often = (0..96u32).flat_map(|id| [id; 40]);
     let table = Table::of(often.map(|id| (id, 1.0, if id < 48 { 0.0 } else { 9.0 })));
     let times = (0..levels).map(|l| 1.0 - 0.2 * l as f32).collect();
-    Policy { weights, price: 4.0, times, table }
+    Policy { weights, price: 4.0, times, entries: Vec::new(), table }
 }
 
 fn control(model: &Model) -> Control {

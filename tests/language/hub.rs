@@ -69,6 +69,16 @@ fn further_kinds_become_directories() {
         "qwen2_sliding",
         "gemma2.gguf",
         "gemma3.gguf",
+        "rope_linear.gguf",
+        "rope_yarn.gguf",
+        "olmo2.gguf",
+        "mixtral.gguf",
+        "mixtral_first.gguf",
+        "qwen3_moe.gguf",
+        "phi3",
+        "phi3_short",
+        "gpt2",
+        "gpt2.gguf",
     ];
     for name in kinds {
         let from = match name.ends_with(".gguf") {
@@ -81,10 +91,48 @@ fn further_kinds_become_directories() {
         let off = apart(&found, &floats(&expected["logits"][expected["files"][name].as_str().unwrap()]));
         assert!(off < 1e-4, "{name}: off by {off}");
     }
-    for (name, words) in [("gpt2", "`gpt2`"), ("phi3", "`phi3`")] {
+    // Divisors of frequencies that no `config.json` has words for.
+    for (name, words, hint) in [
+        ("rope_llama3.gguf", "`rope_freqs.weight`", "convert the directory"),
+        ("phi3.gguf", "of a shape that a `config.json` cannot tell", "export as"),
+    ] {
         let error = to_hub(&open(&decoders().join(name)), &out).unwrap_err();
-        assert!(error.contains(words) && error.contains("hint: export as safetensors or pytorch"), "{error}");
+        assert!(error.contains(words) && error.contains(&format!("hint: {hint}")), "{error}");
     }
+}
+
+/// What a family has as one tensor is one, in whatever precision its parts agree on; parts that do not are floats.
+#[test]
+fn parts_of_one_tensor_are_written_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let shapes = || -> std::collections::BTreeMap<String, Vec<usize>> {
+        let bytes = std::fs::read(out.join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        file.tensors().into_iter().map(|(name, t)| (name, t.shape().to_vec())).collect()
+    };
+    let mut model = open(&decoders().join("phi3"));
+    let (q, kv) = (32, 16);
+    for (word, ending) in [("w8", "weight_packed"), ("int8", "weight"), ("f16", "weight")] {
+        model.precision = quant::everywhere(&model.graph, Precision::parse(word).unwrap());
+        to_hub(&model, &out).unwrap();
+        let found = shapes();
+        assert_eq!(found[&format!("model.layers.0.self_attn.qkv_proj.{ending}")][0], q + 2 * kv, "{word}");
+        assert!(found.keys().all(|k| !k.contains(".q_proj") && !k.contains(".up_proj")), "{word}");
+    }
+    let computed = flat(&compile(&model).run(&fewer_ids()).unwrap());
+    assert!(apart(&flat(&compile(&open(&out)).run(&fewer_ids()).unwrap()), &computed) < 1e-5);
+    model.precision.set("model.layers.0.self_attn.q_proj", Precision::Int8);
+    let notes = to_hub(&model, &out).unwrap();
+    assert!(notes.iter().any(|n| n.starts_with("1 weight in int8")), "{notes:?}");
+    assert!(!shapes().contains_key("model.layers.0.self_attn.qkv_proj.weight_scale"));
+    // A matrix that stands the other way round there.
+    let gpt2 = open(&decoders().join("gpt2"));
+    to_hub(&gpt2, &out).unwrap();
+    assert_eq!(shapes()["transformer.h.0.attn.c_attn.weight"], [24, 72]);
+    let heads = cut(&gpt2, &[("transformer.h.0.attn.q", 2), ("transformer.h.1.attn.q", 2)]);
+    let error = to_hub(&heads, &out).unwrap_err();
+    assert!(error.contains("fewer than fill its width"), "{error}");
 }
 
 #[test]

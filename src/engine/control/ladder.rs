@@ -5,10 +5,10 @@
 
 use super::error::{ControlError, Result};
 use crate::graph::{Graph, NodeId, Op, ParamRole, WeightFormat, experts};
-use crate::model::Model;
+use crate::model::{Model, Param};
 use crate::prune::{self, Action, Group, GroupKind, MemberRole, Target};
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// An MLP that levels narrow or leave out.
@@ -174,9 +174,40 @@ pub fn level_model(model: &Model, groups: &[Group], ladder: &Ladder, level: &Lev
     Ok(cut)
 }
 
-/// `model` at every level of `ladder`, one after the other; see [`level_model`].
+/// `model` at every level of `ladder`, one after the other; see [`level_model`]. What two levels keep as much of is one copy: levels that take turns
+/// read less that the other has not.
 pub fn level_models(model: &Model, groups: &[Group], ladder: &Ladder) -> impl Iterator<Item = Result<Model>> {
-    ladder.levels.iter().map(|level| level_model(model, groups, ladder, level))
+    let mut made: HashMap<(&str, u32), Vec<(String, Param)>> = HashMap::new();
+    ladder.levels.iter().map(move |level| {
+        let mut cut = level_model(model, groups, ladder, level)?;
+        for (branch, kept) in ladder.branches.iter().zip(&level.kept) {
+            if *kept == 0 || *kept as usize == branch.order.len() {
+                continue;
+            }
+            let group = groups.iter().find(|g| g.id == branch.group);
+            let stored = || group.map(|group| narrowed(&cut, group)).unwrap_or_default();
+            for (name, param) in made.entry((&branch.group, *kept)).or_insert_with(stored).iter() {
+                cut.params.insert(name.clone(), param.clone());
+            }
+        }
+        Ok(cut)
+    })
+}
+
+/// The weights that the group's neurons are part of, as they are stored where they are computed with.
+fn narrowed(cut: &Model, group: &Group) -> Vec<(String, Param)> {
+    let one = |member: &prune::Member| {
+        let node = cut.graph.node(cut.graph.by_name(&member.node)?);
+        let format = cut.precision.get(&node.name).weights();
+        let all = node.params.iter().filter_map(move |p| {
+            let param = cut.params.get(&p.name).ok()?;
+            let weight = node.param(ParamRole::Weight) == Some(p.name.as_str());
+            let blocks = weight && matches!(format, WeightFormat::Block(_) | WeightFormat::F16 | WeightFormat::Bf16);
+            Some((p.name.clone(), if blocks { param.stored_in(format) } else { param.clone() }))
+        });
+        Some(all.collect::<Vec<_>>())
+    };
+    group.members.iter().filter_map(one).flatten().collect()
 }
 
 /// The graph in which what is added at the nodes `adds` is left out. Ids, order and names stay.

@@ -4,7 +4,7 @@
 //! Losses are nats of divergence; time has a price that rises while tokens take longer than the target on average and falls while they take less
 //! (dual ascent), and is settled at the end so that the whole trace takes the target. Everything is drawn by a seed.
 
-use super::policy::Policy;
+use super::policy::{Policy, Wish, taken};
 use super::signals::{SIGNALS, Signals, Table};
 use super::trace::Trace;
 use rand::seq::SliceRandom;
@@ -54,10 +54,23 @@ pub struct Lesson<'a> {
     pub table: &'a Table,
     /// Tokens of each window that the whole network reads.
     pub prompt: usize,
-    /// Each level's time as a share of the whole network's.
+    /// Each level's time as a share of the whole network's, and what it takes more after another level.
     pub times: &'a [f32],
+    pub entries: &'a [f32],
     /// The mean time that tokens may take, as such a share.
     pub target: f64,
+}
+
+impl Lesson<'_> {
+    /// What a token at `level` takes after one at `before`.
+    fn time(&self, level: usize, before: usize) -> f32 {
+        taken((self.times, self.entries), level, before)
+    }
+
+    fn policy(&self, weights: Vec<Vec<f32>>) -> Policy {
+        let (times, entries, table) = (self.times.to_vec(), self.entries.to_vec(), self.table.clone());
+        Policy { weights, price: 1.0, times, entries, table }
+    }
 }
 
 /// A policy, and how it fared while it learnt.
@@ -137,7 +150,7 @@ pub fn learn(learner: Learner, lesson: &Lesson, seed: u64) -> Learnt {
         Learner::Gradient => gradient(lesson, &mut rng, &mut walked),
         Learner::Whole => whole(lesson, &mut rng),
     };
-    let mut policy = Policy { weights, price: 1.0, times: lesson.times.to_vec(), table: lesson.table.clone() };
+    let mut policy = lesson.policy(weights);
     settle(&mut policy, lesson);
     let regret = walked.regret(policy.price);
     Learnt { policy, regret }
@@ -146,8 +159,8 @@ pub fn learn(learner: Learner, lesson: &Lesson, seed: u64) -> Learnt {
 /// What was chosen while learning.
 struct Walked<'a> {
     lesson: &'a Lesson<'a>,
-    /// Divergences of all levels and the level chosen, token by token: for the regret alone.
-    seen: Vec<(Vec<f32>, usize)>,
+    /// Divergences of all levels, the level chosen and the time that it took, token by token: for the regret alone.
+    seen: Vec<(Vec<f32>, usize, f32)>,
     price: f64,
 }
 
@@ -156,22 +169,23 @@ impl<'a> Walked<'a> {
         Walked { lesson, seen: Vec::new(), price: 0.0 }
     }
 
-    /// A token was computed at `level`: the price for the next.
-    fn chose(&mut self, divergence: &[f32], level: usize) {
-        let over = f64::from(self.lesson.times[level]) - self.lesson.target;
-        self.price = (self.price + STEP_PRICE * over).max(0.0);
-        self.seen.push((divergence.to_vec(), level));
+    /// A token was computed at `level` after one at `before`: the price for the next.
+    fn chose(&mut self, divergence: &[f32], level: usize, before: usize) {
+        let time = self.lesson.time(level, before);
+        self.price = (self.price + STEP_PRICE * (f64::from(time) - self.lesson.target)).max(0.0);
+        self.seen.push((divergence.to_vec(), level, time));
     }
 
     fn regret(&self, price: f32) -> Vec<(usize, f64)> {
         const POINTS: usize = 10;
-        let cost = |d: &[f32], l: usize| f64::from(d[l] + price * self.lesson.times[l]);
+        let cost = |d: &[f32], l: usize, time: f32| f64::from(d[l] + price * time);
+        let alone = |d: &[f32], l: usize| cost(d, l, self.lesson.times[l]);
         let levels = 0..self.lesson.trace.levels;
-        let total = |l: usize| self.seen.iter().map(|(d, _)| cost(d, l)).sum::<f64>();
+        let total = |l: usize| self.seen.iter().map(|(d, ..)| alone(d, l)).sum::<f64>();
         let Some(best) = levels.min_by(|a, b| total(*a).total_cmp(&total(*b))) else { return Vec::new() };
         let (mut out, mut sum) = (Vec::new(), 0.0);
-        for (n, (d, level)) in self.seen.iter().enumerate() {
-            sum += cost(d, *level) - cost(d, best);
+        for (n, (d, level, time)) in self.seen.iter().enumerate() {
+            sum += cost(d, *level, *time) - alone(d, best);
             if (n + 1) * POINTS / self.seen.len() > n * POINTS / self.seen.len() {
                 out.push((n + 1, sum));
             }
@@ -191,16 +205,18 @@ fn bandit(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec
     let mut arms = vec![Ridge::new(); lesson.trace.levels];
     for _ in 0..PASSES {
         for at in shuffled(lesson, rng) {
+            let mut before = 0;
             lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
                 let x = wide(signals);
                 let bound = |l: usize| {
                     let (mean, error) = arms[l].foretell(&x);
-                    mean + walked.price * f64::from(lesson.times[l]) - HOPE * error
+                    mean + walked.price * f64::from(lesson.time(l, before)) - HOPE * error
                 };
                 let bounds: Vec<f64> = (0..arms.len()).map(bound).collect();
                 let level = (0..bounds.len()).min_by(|a, b| bounds[*a].total_cmp(&bounds[*b])).unwrap_or_default();
                 arms[level].learn(&x, f64::from(divergence[level]));
-                walked.chose(divergence, level);
+                walked.chose(divergence, level, before);
+                before = level;
                 level
             });
         }
@@ -223,7 +239,7 @@ fn whole(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
 fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     let levels = lesson.trace.levels;
     let weights = bandit(lesson, rng, walked);
-    let mut start = Policy { weights, price: 1.0, times: lesson.times.to_vec(), table: lesson.table.clone() };
+    let mut start = lesson.policy(weights);
     settle(&mut start, lesson);
     let mut weights: Vec<[f32; SIGNALS]> = start.weights.iter().map(|w| std::array::from_fn(|i| w[i])).collect();
     let mut base = Ridge::new();
@@ -232,10 +248,11 @@ fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<V
         // Smaller steps towards the end.
         let step = STEP * (1.0 - pass as f32 / FURTHER as f32);
         for at in shuffled(lesson, rng) {
+            let mut before = 0;
             lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
                 let price = walked.price as f32;
                 let dot = |w: &[f32; SIGNALS]| w.iter().zip(signals).map(|(a, b)| a * b).sum::<f32>();
-                let costs: Vec<f32> = (0..levels).map(|l| dot(&weights[l]) + price * lesson.times[l]).collect();
+                let costs: Vec<f32> = (0..levels).map(|l| dot(&weights[l]) + price * lesson.time(l, before)).collect();
                 let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
                 let mut chances: Vec<f32> = costs.iter().map(|c| (-(c - least) / WARMTH).exp()).collect();
                 let sum: f32 = chances.iter().sum();
@@ -246,7 +263,7 @@ fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<V
                     left < 0.0
                 });
                 let level = drawn.unwrap_or(levels - 1);
-                let loss = divergence[level].min(MOST) + price * lesson.times[level];
+                let loss = divergence[level].min(MOST) + price * lesson.time(level, before);
                 let x = wide(signals);
                 let over = loss - base.foretell(&x).0 as f32;
                 base.learn(&x, f64::from(loss));
@@ -256,7 +273,8 @@ fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<V
                     let slope = if l == level { 1.0 } else { 0.0 } - chances[l];
                     w.iter_mut().zip(signals).for_each(|(w, s)| *w += step * over * slope * s / norm);
                 }
-                walked.chose(divergence, level);
+                walked.chose(divergence, level, before);
+                before = level;
                 level
             });
         }
@@ -268,11 +286,13 @@ fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<V
 pub fn replay(policy: &Policy, lesson: &Lesson) -> (f64, f64) {
     let (mut sums, mut n) = ((0.0, 0.0), 0usize);
     for at in 0..lesson.trace.windows.len() {
+        let mut before = 0;
         lesson.trace.walk(at, (lesson.prompt, &policy.table), |signals, divergence| {
-            let level = policy.choose(&[super::policy::Wish { signals: *signals, pressure: 1.0 }]);
+            let level = policy.choose(&[Wish { signals: *signals, pressure: 1.0, before }]);
             sums.0 += f64::from(divergence[level]);
-            sums.1 += f64::from(policy.times[level]);
+            sums.1 += f64::from(policy.time(level, before));
             n += 1;
+            before = level;
             level
         });
     }
@@ -311,7 +331,7 @@ mod tests {
     #[test]
     fn every_learner_finds_what_tokens_are_cheap_and_repeats_itself() {
         let (trace, table) = toy();
-        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &[1.0, 0.5], target: 0.78 };
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &[1.0, 0.5], entries: &[], target: 0.78 };
         for learner in [Learner::Bandit, Learner::Gradient, Learner::Whole] {
             let learnt = learn(learner, &lesson, 1);
             let (divergence, time) = replay(&learnt.policy, &lesson);
@@ -329,16 +349,40 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_take_long_are_made_seldom_and_the_target_holds() {
+        let (trace, table) = toy();
+        let changes = |entries: &[f32]| {
+            let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &[1.0, 0.5], entries, target: 0.78 };
+            let learnt = learn(Learner::Bandit, &lesson, 1);
+            let (_, time) = replay(&learnt.policy, &lesson);
+            assert!(time <= 0.78, "{entries:?}: {time}");
+            let mut n = 0;
+            for at in 0..trace.windows.len() {
+                let mut before = 0;
+                trace.walk(at, (4, &table), |signals, _| {
+                    let level = learnt.policy.choose(&[Wish { signals: *signals, pressure: 1.0, before }]);
+                    n += usize::from(level != before);
+                    before = level;
+                    level
+                });
+            }
+            n
+        };
+        let (free, dear) = (changes(&[0.0, 0.0]), changes(&[0.3, 0.3]));
+        assert!(2 * dear < free, "{dear} of {free}");
+    }
+
+    #[test]
     fn a_bandit_is_told_nothing_of_what_it_did_not_choose() {
         let (mut trace, table) = toy();
         let times = [1.0, 0.5];
         // One that nobody can afford to leave: time has no end of a price.
-        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, target: 0.5 };
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[], target: 0.5 };
         let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let one = bandit(&lesson, &mut rng, &mut walked);
         trace.windows.iter_mut().flatten().for_each(|r| r.divergence[0] = 77.0);
-        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, target: 0.5 };
+        let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[], target: 0.5 };
         let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         assert_eq!(bandit(&lesson, &mut rng, &mut walked), one);

@@ -247,7 +247,7 @@ impl<'a> Live<'a> {
     pub fn figures(&self) -> Option<Figures> {
         let own = self.outcomes.last().filter(|o| !o.runs.is_empty())?;
         let levels = &self.outcomes[..self.outcomes.len() - 1];
-        let clock = Clock::of(&levels.iter().collect::<Vec<_>>());
+        let clock = Clock::of(&levels.iter().collect::<Vec<_>>(), &[own]);
         let side = |o: &Outcome, time: f64| {
             let ms = o.ms();
             Side {

@@ -15,6 +15,7 @@ use crate::model::Model;
 use crate::profile::{LevelTime, PairedOptions};
 use crate::prune;
 use candle_core::{Device, Tensor};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Windows that the search looks at, and tokens of each.
@@ -60,8 +61,9 @@ pub struct Made {
     pub ladder: Ladder,
     pub plans: Vec<Plan>,
     pub times: Vec<LevelTime>,
-    /// The same as shares of the whole network's.
+    /// The same as shares of the whole network's, and what a change to each takes more.
     pub shares: Vec<f32>,
+    pub entries: Vec<f32>,
     pub table: Table,
     pub lessons: Trace,
     /// Bytes of weights that levels hold beside the whole network's.
@@ -108,25 +110,31 @@ pub fn make(
     let table = traced(tabled, Stage::Tokens, told)?.table();
     let lessons = traced(taught, Stage::Levels, told)?;
     let shares = times.iter().map(|t| t.ratio.value as f32).collect();
+    let entries = times.iter().map(|t| t.entry as f32).collect();
     let beside = beside(&plans, &levels, model);
-    Ok(Made { ladder, plans, times, shares, table, lessons, beside })
+    Ok(Made { ladder, plans, times, shares, entries, table, lessons, beside })
 }
 
 impl Made {
     /// What is learnt from, where the whole network reads the first `prompt` tokens of each window.
     pub fn lesson(&self, prompt: usize, target: f64) -> Lesson<'_> {
-        Lesson { trace: &self.lessons, table: &self.table, prompt, times: &self.shares, target }
+        let (times, entries) = (&self.shares[..], &self.entries[..]);
+        Lesson { trace: &self.lessons, table: &self.table, prompt, times, entries, target }
     }
 }
 
-/// Bytes of weights that levels hold for themselves: what is narrowed is copied, everything else is the whole network's.
+/// Bytes of weights that levels hold for themselves: what is narrowed is copied, once for all levels that keep as much of it, and everything else
+/// is the whole network's.
 fn beside(plans: &[Plan], levels: &[Model], model: &Model) -> u64 {
-    let narrowed = |cut: &Model, node| {
-        let shape = |of: &Model, name: &str| of.params.get(name).ok().map(|p| p.shape().to_vec());
-        cut.graph.node(node).param(ParamRole::Weight).is_some_and(|name| shape(cut, name) != shape(model, name))
-    };
-    let of = |(plan, cut): (&Plan, &Model)| -> u64 {
-        plan.steps().iter().filter(|step| narrowed(cut, step.node)).map(|step| step.held_bytes).sum()
-    };
-    plans.iter().zip(levels).skip(1).map(of).sum()
+    let shape = |of: &Model, name: &str| of.params.get(name).ok().map(|p| p.shape().to_vec());
+    let mut held: HashMap<(String, Vec<usize>), u64> = HashMap::new();
+    for (plan, cut) in plans.iter().zip(levels).skip(1) {
+        for step in plan.steps() {
+            let Some(name) = cut.graph.node(step.node).param(ParamRole::Weight) else { continue };
+            if let Some(own) = shape(cut, name).filter(|own| shape(model, name).as_ref() != Some(own)) {
+                held.insert((name.to_owned(), own), step.held_bytes);
+            }
+        }
+    }
+    held.into_values().sum()
 }

@@ -17,6 +17,9 @@ pub struct Policy {
     pub price: f32,
     /// Each level's time as a share of the whole network's.
     pub times: Vec<f32>,
+    /// What a token takes more where the one before was of another level, as such a share; none: nothing.
+    #[serde(default)]
+    pub entries: Vec<f32>,
     pub table: Table,
 }
 
@@ -48,12 +51,17 @@ impl Policy {
         self.weights.len()
     }
 
-    /// What each level is foretold to cost a token with `signals`, its time's worth included; `pressure` is what time is worth more.
-    pub fn costs(&self, signals: &Signals, pressure: f32) -> impl Iterator<Item = f32> + '_ {
-        let signals = *signals;
-        self.weights.iter().zip(&self.times).map(move |(weights, time)| {
+    /// What a token at `level` takes after one at `before`, as a share of the whole network's.
+    pub fn time(&self, level: usize, before: usize) -> f32 {
+        taken((&self.times, &self.entries), level, before)
+    }
+
+    /// What each level is foretold to cost a token, its time's worth included.
+    pub fn costs(&self, wish: &Wish) -> impl Iterator<Item = f32> + '_ {
+        let Wish { signals, pressure, before } = *wish;
+        self.weights.iter().enumerate().map(move |(level, weights)| {
             let loss: f32 = weights.iter().zip(&signals).map(|(w, s)| w * s).sum();
-            loss + self.price * pressure * time
+            loss + self.price * pressure * self.time(level, before)
         })
     }
 
@@ -61,7 +69,7 @@ impl Policy {
     pub fn choose(&self, together: &[Wish]) -> usize {
         let mut sums = vec![0f32; self.levels()];
         for wish in together {
-            sums.iter_mut().zip(self.costs(&wish.signals, wish.pressure)).for_each(|(s, c)| *s += c);
+            sums.iter_mut().zip(self.costs(wish)).for_each(|(s, c)| *s += c);
         }
         (0..sums.len()).min_by(|a, b| sums[*a].total_cmp(&sums[*b]).then(a.cmp(b))).unwrap_or(0)
     }
@@ -78,7 +86,11 @@ impl Policy {
             return Err(format!("it does not read {SIGNALS} signals"));
         }
         let sound = |v: &f32| v.is_finite() && v.abs() < 1e6;
+        if !self.entries.is_empty() && self.entries.len() != levels {
+            return Err(format!("it tells what {} levels of {levels} take to change to", self.entries.len()));
+        }
         let priced = sound(&self.price) && self.price >= 0.0 && self.times.iter().all(|t| sound(t) && *t > 0.0);
+        let priced = priced && self.entries.iter().all(|e| sound(e) && *e >= 0.0);
         if !priced || !self.weights.iter().flatten().all(sound) {
             return Err("it has numbers that are none".into());
         }
@@ -89,18 +101,27 @@ impl Policy {
     }
 }
 
+/// What a token at `level` takes after one at `before`, where levels take `times` and `entries` more after another.
+pub(super) fn taken((times, entries): (&[f32], &[f32]), level: usize, before: usize) -> f32 {
+    let entry = entries.get(level).filter(|_| level != before).copied().unwrap_or_default();
+    times.get(level).copied().unwrap_or(1.0) + entry
+}
+
 /// What one text asks for its next token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wish {
     pub signals: Signals,
     /// How much more than usual time is worth: 1 is as learnt.
     pub pressure: f32,
+    /// The level that made the token before.
+    pub before: usize,
 }
 
 /// One text's way: what is known of it so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pilot {
     known: Known,
+    before: usize,
 }
 
 impl Pilot {
@@ -109,18 +130,19 @@ impl Pilot {
         let mut known = Known::default();
         known.prompted(tokens);
         known.after(Spread::of(logits), 0, levels);
-        Pilot { known }
+        Pilot { known, before: 0 }
     }
 
     /// What is known of `id`, drawn from `logits`, the last ones.
     pub fn wish(&self, policy: &Policy, id: u32, logits: &[f32], pressure: f32) -> Wish {
         let logit = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        Wish { signals: self.known.signals(id, logit, &policy.table), pressure }
+        Wish { signals: self.known.signals(id, logit, &policy.table), pressure, before: self.before }
     }
 
     /// After that token's logits, made at `level`.
     pub fn after(&mut self, logits: &[f32], level: usize, levels: usize) {
         self.known.after(Spread::of(logits), level, levels);
+        self.before = level;
     }
 }
 
@@ -172,7 +194,7 @@ mod tests {
     fn policy(price: f32) -> Policy {
         let mut weights = vec![vec![0.0; SIGNALS]; 2];
         weights[1][1] = 1.0;
-        Policy { weights, price, times: vec![1.0, 0.5], table: Table::default() }
+        Policy { weights, price, times: vec![1.0, 0.5], entries: Vec::new(), table: Table::default() }
     }
 
     #[test]
@@ -200,6 +222,21 @@ mod tests {
         assert_eq!(p.choose(&[sure, sure, sure, sure, unsure]), 1);
         // A queue makes time worth more.
         assert_eq!(p.choose(&[wish(&[0.0; 4], 9.0)]), 1);
+    }
+
+    #[test]
+    fn what_a_change_takes_is_weighed_against_what_it_brings() {
+        let mut p = policy(0.2);
+        p.entries = vec![0.0, 0.6];
+        let sure = [30.0, 0.0, 0.0, 0.0];
+        let mut pilot = Pilot::begin(1, &sure, 2);
+        // Half of a token's time saved, and more than that for changing.
+        assert_eq!(p.choose(&[pilot.wish(&p, 0, &sure, 1.0)]), 0);
+        pilot.after(&sure, 1, 2);
+        assert_eq!(p.choose(&[pilot.wish(&p, 0, &sure, 1.0)]), 1);
+        assert_eq!((p.time(1, 1), p.time(1, 0), p.time(0, 1)), (0.5, 1.1, 1.0));
+        p.entries.pop();
+        assert!(p.check(2, 4).unwrap_err().contains("take to change to"));
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) fn lower(
     precision: &Precisions,
     options: &CompileOptions,
 ) -> Result<Lowered> {
-    let (keep, as_stored) = (&options.keep, options.as_stored);
+    let (keep, as_stored, as_llama_cpp) = (&options.keep, options.as_stored, options.as_llama_cpp);
     check_names(graph, precision, keep)?;
     let shapes = graph::shapes_at(graph, graph::least(graph)?)?;
     let mut low = Lowered { steps: vec![], values: vec![], value_of: vec![None; graph.nodes.len()] };
@@ -68,7 +68,17 @@ pub(crate) fn lower(
         let residual = skip.map(|id| value(&low, id)).transpose()?;
         let routed = sent.place(&chain);
         let one_row = routed.is_some();
-        let b = Builder { graph, params, precision, shapes: &shapes, chain: &chain, node, as_stored, one_row };
+        let b = Builder {
+            graph,
+            params,
+            precision,
+            shapes: &shapes,
+            chain: &chain,
+            node,
+            as_stored,
+            as_llama_cpp,
+            one_row,
+        };
         let (mut kernel, name, bytes) = b.kernel()?;
         if let Some(place) = routed {
             inputs.push(value(&low, place.route)?);

@@ -27,6 +27,9 @@ pub struct CompileOptions {
     /// On a CPU, multiply the weights of linears that stay in f32 as a file stores them (half precision, GGML's blocks), instead of
     /// unpacking them when the plan is made: a fraction of the memory, and of what a token reads. What comes out differs by rounding.
     pub as_stored: bool,
+    /// Besides, round what such weights are multiplied with as llama.cpp does on a CPU (8 bits in blocks, half precision): what a file will answer
+    /// there. Refused for weights that llama.cpp has no format for.
+    pub as_llama_cpp: bool,
 }
 
 impl Default for CompileOptions {
@@ -37,6 +40,7 @@ impl Default for CompileOptions {
             threads: None,
             keep: Vec::new(),
             as_stored: false,
+            as_llama_cpp: false,
         }
     }
 }

@@ -29,7 +29,7 @@ macro_rules! sources {
 /// Read by the compiler alone: the bytes are not part of the program.
 const SOURCES: &[(&str, &[u8])] = sources! {
     "kernel/amx.rs" "kernel/attention.rs" "kernel/avx512.rs" "kernel/batch.rs" "kernel/blocks.rs" "kernel/blocks/unpack.rs" "kernel/cached.rs" "kernel/dense.rs" "kernel/depthwise.rs" "kernel/experts.rs" "kernel/gemm.rs"
-    "kernel/geometry.rs" "kernel/gradient.rs" "kernel/grouped.rs" "kernel/lanes.rs" "kernel/layout.rs" "kernel/mod.rs" "kernel/peak.rs"
+    "kernel/geometry.rs" "kernel/gradient.rs" "kernel/grouped.rs" "kernel/inputs.rs" "kernel/lanes.rs" "kernel/layout.rs" "kernel/mod.rs" "kernel/peak.rs"
     "kernel/rows.rs" "kernel/simple.rs" "kernel/slope.rs" "kernel/spread.rs" "kernel/team.rs" "kernel/tiles.rs" "kernel/vector.rs" "kernel/wide.rs" "kernel/window.rs"
     "kernel/rope.rs" "kernel/lanes/x86.rs" "candle/attention.rs" "candle/build.rs" "candle/cached.rs" "candle/clock.rs" "candle/definition.rs"
     "candle/dense.rs" "candle/dtypes.rs" "candle/experts.rs" "candle/fp8.rs" "candle/fused.rs" "candle/geometry.rs" "candle/heads.rs" "candle/int8.rs" "candle/kernels.rs"

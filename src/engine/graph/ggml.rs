@@ -90,6 +90,78 @@ impl Block {
     }
 }
 
+/// A format whose values come in blocks, and that is read alone: nothing here is rounded to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(non_camel_case_types, reason = "ggml's own names")]
+pub enum Coded {
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+}
+
+impl Coded {
+    pub const ALL: [Coded; 10] = [
+        Coded::IQ1_S,
+        Coded::IQ1_M,
+        Coded::IQ2_XXS,
+        Coded::IQ2_XS,
+        Coded::IQ2_S,
+        Coded::IQ3_XXS,
+        Coded::IQ3_S,
+        Coded::TQ1_0,
+        Coded::TQ2_0,
+        Coded::MXFP4,
+    ];
+
+    /// As [`Block::facts`].
+    const fn facts(self) -> (u32, &'static str, usize, usize) {
+        match self {
+            Coded::IQ2_XXS => (16, "IQ2_XXS", SUPER, 66),
+            Coded::IQ2_XS => (17, "IQ2_XS", SUPER, 74),
+            Coded::IQ3_XXS => (18, "IQ3_XXS", SUPER, 98),
+            Coded::IQ1_S => (19, "IQ1_S", SUPER, 50),
+            Coded::IQ3_S => (21, "IQ3_S", SUPER, 110),
+            Coded::IQ2_S => (22, "IQ2_S", SUPER, 82),
+            Coded::IQ1_M => (29, "IQ1_M", SUPER, 56),
+            Coded::TQ1_0 => (34, "TQ1_0", SUPER, 54),
+            Coded::TQ2_0 => (35, "TQ2_0", SUPER, 66),
+            Coded::MXFP4 => (39, "MXFP4", 32, 17),
+        }
+    }
+
+    /// The format with `ggml_type`'s number.
+    pub fn of(number: u32) -> Option<Coded> {
+        Coded::ALL.into_iter().find(|c| c.facts().0 == number)
+    }
+
+    /// `ggml_type`'s number.
+    pub fn number(self) -> u32 {
+        self.facts().0
+    }
+
+    /// ggml's name: `IQ2_XXS`.
+    pub fn label(self) -> &'static str {
+        self.facts().1
+    }
+
+    /// Values a block.
+    pub fn values(self) -> usize {
+        self.facts().2
+    }
+
+    /// Bytes a block.
+    pub fn size(self) -> usize {
+        self.facts().3
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,6 +43,8 @@ pub(super) struct Checkpoint {
     pub metadata: IndexMap<String, String>,
     /// Of a GGUF file.
     pub gguf: Option<Metadata>,
+    /// Tensors of a GGUF file whose values went into the graph (divisors of rotary frequencies): no layer's, and the file's for others all the same.
+    pub read: IndexMap<String, RawTensor>,
 }
 
 impl Checkpoint {

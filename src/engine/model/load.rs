@@ -147,6 +147,7 @@ fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions
     let params = fetch(&checkpoint, &graph)?;
     extras(&checkpoint, &params, &spec, &mut notes)?;
     values::check(&graph, &params)?;
+    notes.extend(unpacked(&params));
     // What takes no images has no sides.
     let shape = if graph.is_free() { Vec::new() } else { graph.input_shape()? };
     let side = |axis: usize| shape.get(axis).copied().unwrap_or(0);
@@ -154,6 +155,14 @@ fn assemble(mut checkpoint: Checkpoint, sidecar: &Sidecar, options: &LoadOptions
     let origin = Origin::of(&checkpoint, &graph, &params);
     let model = imported::model(graph, params, family, spec.classes(), preprocess, sidecar, path, notes);
     Ok(Model { origin, ..model })
+}
+
+/// A note on weights in formats that no kernel here multiplies.
+fn unpacked(params: &ParamStore) -> Option<String> {
+    let coded: BTreeSet<&str> = params.iter().filter_map(|(_, p)| Some(p.as_coded()?.0.label())).collect();
+    let labels: Vec<&str> = coded.into_iter().collect();
+    let some = !labels.is_empty();
+    some.then(|| format!("weights in {} are unpacked to f32 when they are computed with", labels.join(", ")))
 }
 
 /// Families are built for images of three channels. A network for grey ones differs in that number alone, and its first

@@ -3,7 +3,7 @@
 use super::Blob;
 use super::blob::FileState;
 use super::codebook::Codebook;
-use super::ggml::Block;
+use super::ggml::{Block, Coded};
 use super::int4::Int4;
 use super::{fp8, int8};
 use crate::graph::{Precision, WeightFormat};
@@ -73,6 +73,12 @@ enum Data {
         blob: Blob,
         offset: usize,
         block: Block,
+    },
+    /// The same in a format that is only read.
+    Coded {
+        blob: Blob,
+        offset: usize,
+        code: Coded,
     },
     /// A matrix stored the other way round; turned when it is read.
     Turned(Arc<Param>),
@@ -167,6 +173,15 @@ impl Packed {
 }
 
 impl Param {
+    /// Without axes of length 1 before a matrix: positions `[1, n, d]` are `[n, d]` in others' files.
+    pub(super) fn without_ones(&self) -> Cow<'_, Param> {
+        let ones = self.shape.iter().take_while(|n| **n == 1).count().min(self.shape.len().saturating_sub(2));
+        match self.reshaped(self.shape[ones..].to_vec()).filter(|_| ones > 0) {
+            Some(param) => Cow::Owned(param),
+            None => Cow::Borrowed(self),
+        }
+    }
+
     /// What it is stored in and the bytes, where kernels can take them as they lie.
     pub fn packed(&self) -> Option<(Packed, &[u8])> {
         let (packed, blob, offset) = match &self.data {
@@ -229,6 +244,19 @@ impl Param {
         (end <= blob.len()).then_some(Param { shape, data: Data::Blocks { blob, offset, block } })
     }
 
+    /// As [`Param::blocks`], in a format that is only read.
+    pub(super) fn coded(shape: Vec<usize>, blob: Blob, offset: usize, code: Coded) -> Option<Param> {
+        let numel = numel_of(&shape).filter(|n| n.is_multiple_of(code.values()))?;
+        let end = (numel / code.values()).checked_mul(code.size())?.checked_add(offset)?;
+        (end <= blob.len()).then_some(Param { shape, data: Data::Coded { blob, offset, code } })
+    }
+
+    /// The blocks of a tensor in a format that is only read, as they are stored.
+    pub(super) fn as_coded(&self) -> Option<(Coded, &[u8])> {
+        let Data::Coded { blob, offset, code } = &self.data else { return None };
+        Some((*code, &blob[*offset..*offset + coded_bytes(*code, self.numel())]))
+    }
+
     /// Rows quantized as [`int8::quantize_rows`] does, one scale per index of axis 0; `None` when counts disagree.
     pub fn int8(shape: Vec<usize>, q: Vec<i8>, scales: Vec<f32>) -> Option<Param> {
         let fits = numel_of(&shape)? == q.len() && shape.first() == Some(&scales.len());
@@ -248,7 +276,7 @@ impl Param {
         let data = match &self.data {
             Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => return None,
             Data::Turned(inner) if inner.shape == [cols, rows] => return Some(Param::clone(inner)),
-            Data::Turned(_) | Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } => {
+            Data::Turned(_) | Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } | Data::Coded { .. } => {
                 Data::Turned(Arc::new(self.clone()))
             }
         };
@@ -273,6 +301,10 @@ impl Param {
                 let whole = first.is_multiple_of(block.values());
                 let before = whole.then(|| block_bytes(*block, first))?;
                 Param::blocks(shape, blob.clone(), offset.checked_add(before)?, *block)
+            }
+            Data::Coded { blob, offset, code } => {
+                let before = first.is_multiple_of(code.values()).then(|| coded_bytes(*code, first))?;
+                Param::coded(shape, blob.clone(), offset.checked_add(before)?, *code)
             }
             Data::Owned(v) => Param::owned(shape, v.get(first..first + count)?.to_vec()),
             Data::Turned(_) => Param::owned(shape, self.values().get(first..first + count)?.to_vec()),
@@ -339,9 +371,13 @@ impl Param {
     /// The kept indices of one axis of a matrix in blocks, as the blocks that they are; `None` where it is no such matrix or a block
     /// would be torn.
     pub fn kept_blocks(&self, axis: usize, mask: &[bool]) -> Option<Param> {
-        let (block, bytes) = self.as_blocks()?;
+        let (values, size, bytes) = match (self.as_blocks(), self.as_coded()) {
+            (Some((block, bytes)), _) => (block.values(), block.size(), bytes),
+            (None, Some((code, bytes))) => (code.values(), code.size(), bytes),
+            (None, None) => return None,
+        };
         let &[rows, cols] = self.shape.as_slice() else { return None };
-        let (row, size) = (cols / block.values() * block.size(), block.size());
+        let row = cols / values * size;
         let n = mask.iter().filter(|k| **k).count();
         let kept: Vec<u8> = match axis {
             0 if mask.len() == rows => {
@@ -349,13 +385,18 @@ impl Param {
             }
             1 if mask.len() == cols => {
                 let whole = |part: &[bool]| part.iter().all(|k| *k == part[0]).then_some(part[0]);
-                let parts: Vec<bool> = mask.chunks(block.values()).map(whole).collect::<Option<_>>()?;
+                let parts: Vec<bool> = mask.chunks(values).map(whole).collect::<Option<_>>()?;
                 let blocks = bytes.chunks_exact(row.max(1)).flat_map(|row| row.chunks_exact(size).zip(&parts));
                 blocks.filter(|(_, k)| **k).flat_map(|(b, _)| b).copied().collect()
             }
             _ => return None,
         };
-        Param::of_blocks(if axis == 0 { vec![n, cols] } else { vec![rows, n] }, kept, block)
+        let shape = if axis == 0 { vec![n, cols] } else { vec![rows, n] };
+        match &self.data {
+            Data::Blocks { block, .. } => Param::of_blocks(shape, kept, *block),
+            Data::Coded { code, .. } => Param::coded(shape, Blob::Owned(kept.into()), 0, *code),
+            _ => None,
+        }
     }
 
     /// The type of floats that it is stored as; `None` where it is not stored as floats, or the other way round.
@@ -364,7 +405,7 @@ impl Param {
             Data::Owned(_) => Some(Dtype::F32),
             Data::View { dtype, .. } => Some(*dtype),
             Data::Blocks { .. } | Data::Turned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
-            Data::Codebook(_) => None,
+            Data::Codebook(_) | Data::Coded { .. } => None,
         }
     }
 
@@ -377,7 +418,7 @@ impl Param {
             // Blocks lie along the rows that the file has, not along those of the layer.
             Data::Turned(inner) => inner.filed().filter(|p| !matches!(p, Precision::Block(_))),
             Data::Owned(_) | Data::View { .. } | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) => None,
-            Data::Codebook(_) => None,
+            Data::Codebook(_) | Data::Coded { .. } => None,
         }
     }
 
@@ -400,7 +441,7 @@ impl Param {
             (Data::Turned(inner), WeightFormat::F32) => inner.is_in(format),
             (Data::Blocks { block, .. }, WeightFormat::Block(wanted)) => *block == wanted,
             (Data::Owned(_) | Data::View { .. } | Data::Blocks { .. } | Data::Turned(_), _) => false,
-            (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_), _) => false,
+            (Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) | Data::Coded { .. }, _) => false,
         }
     }
 
@@ -464,6 +505,7 @@ impl Param {
         match &self.data {
             Data::View { blob, offset, dtype } => blob.release(*offset, self.numel() * dtype.size()),
             Data::Blocks { blob, offset, block } => blob.release(*offset, block_bytes(*block, self.numel())),
+            Data::Coded { blob, offset, code } => blob.release(*offset, coded_bytes(*code, self.numel())),
             Data::Turned(inner) => inner.release(),
             Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => {}
         }
@@ -472,7 +514,7 @@ impl Param {
     /// The bytes that it views, if it does.
     fn blob(&self) -> Option<&Blob> {
         match &self.data {
-            Data::View { blob, .. } | Data::Blocks { blob, .. } => Some(blob),
+            Data::View { blob, .. } | Data::Blocks { blob, .. } | Data::Coded { blob, .. } => Some(blob),
             Data::Turned(inner) => inner.blob(),
             Data::Owned(_) | Data::Int8 { .. } | Data::Fp8 { .. } | Data::Int4(_) | Data::Codebook(_) => None,
         }
@@ -484,6 +526,7 @@ impl Param {
             Data::Owned(v) => v.len() * 4,
             Data::View { dtype, .. } => self.numel() * dtype.size(),
             Data::Blocks { block, .. } => block_bytes(*block, self.numel()),
+            Data::Coded { code, .. } => coded_bytes(*code, self.numel()),
             Data::Turned(inner) => return inner.stored_bytes(),
             Data::Int8 { q, scales } => q.len() + scales.len() * 4,
             Data::Fp8 { q, scales } => q.len() + scales.len() * 4,
@@ -523,6 +566,7 @@ impl Param {
             Data::Blocks { blob, offset, block } => {
                 Cow::Owned(block.decode(&blob[*offset..*offset + block_bytes(*block, self.numel())]))
             }
+            Data::Coded { .. } => Cow::Owned(self.as_coded().map_or(Vec::new(), |(code, bytes)| code.decode(bytes))),
             Data::Turned(inner) => Cow::Owned(turned(&inner.values(), inner.shape[0], inner.shape[1])),
             Data::Int8 { q, scales } => Cow::Owned(int8::dequantize_rows(q, scales)),
             Data::Fp8 { q, scales } => Cow::Owned(fp8::dequantize_rows(q, scales)),
@@ -535,6 +579,10 @@ impl Param {
 /// Bytes of `numel` values in whole blocks.
 fn block_bytes(block: Block, numel: usize) -> usize {
     numel / block.values() * block.size()
+}
+
+fn coded_bytes(code: Coded, numel: usize) -> usize {
+    numel / code.values() * code.size()
 }
 
 /// A row-major `[rows, cols]` matrix transposed, in square pieces that stay in the cache.

@@ -1,4 +1,5 @@
-//! How long a token takes at each level of a decoder, beside the first level: one token of each in turn, in an order by lot.
+//! How long a token takes at each level of a decoder, beside the first level: two tokens of each in turn, in an order by lot, so that it is known what the
+//! change takes.
 //!
 //! Not here: which rounds count (`turns`), order statistics (`stats`).
 
@@ -6,6 +7,7 @@ use super::paired::{PairedOptions, pick};
 use super::stats::ms;
 use super::{LatencyStats, Ratio, Result};
 use crate::exec::{Cancel, DecodeOptions, Decoder, KvFormat, Plan};
+use crate::task::quantile;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -18,6 +20,9 @@ pub struct LevelTime {
     pub stats: LatencyStats,
     /// Beside the first level, by rounds in which both ran.
     pub ratio: Ratio,
+    /// What a token after one of another level takes more than one after a token of its own (weights that lie in no cache any more), as a share of the
+    /// first level's token: the median over rounds, 0 at least.
+    pub entry: f64,
 }
 
 /// Times one token at each of the levels `plans` after `context` others.
@@ -51,21 +56,26 @@ pub fn levels(
     }
     let mut order: Vec<usize> = (0..plans.len()).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-    let mut rounds: Vec<Vec<f64>> = Vec::new();
+    // Of each level a token after one of another level, and one after that.
+    let mut rounds: Vec<Vec<[f64; 2]>> = Vec::new();
     let counted = options.turns(plans[0].device(), cancel).take(|_| {
         order.shuffle(&mut rng);
-        let mut took = vec![0.0; order.len()];
+        let mut took = vec![[0.0; 2]; order.len()];
         for level in &order {
-            took[*level] = once(*level)?;
+            took[*level] = [once(*level)?, once(*level)?];
         }
         rounds.push(took);
         Ok(())
     })?;
     let of = |level: usize| {
-        let pairs: Vec<(f64, f64)> = rounds.iter().map(|r| (r[0], r[level])).collect();
-        let pairs = pick(&pairs, &counted.rounds);
+        let pairs: Vec<(f64, f64)> = rounds.iter().map(|r| (r[0][1], r[level][1])).collect();
+        let entered: Vec<(f64, f64)> = rounds.iter().map(|r| (r[0][1], r[level][0] - r[level][1])).collect();
+        let (pairs, entered) = (pick(&pairs, &counted.rounds), pick(&entered, &counted.rounds));
         let stats = LatencyStats::of(&pairs.iter().map(|p| p.1).collect::<Vec<_>>());
-        LevelTime { stats, ratio: Ratio::of(&pairs) }
+        let mut more: Vec<f64> = entered.iter().map(|(whole, more)| more / whole).collect();
+        more.sort_by(f64::total_cmp);
+        let entry = if more.is_empty() { 0.0 } else { quantile(&more, 0.5).max(0.0) };
+        LevelTime { stats, ratio: Ratio::of(&pairs), entry }
     };
     Ok((0..plans.len()).map(of).collect())
 }

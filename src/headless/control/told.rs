@@ -118,7 +118,8 @@ fn verdicts(arms: &[Named], clock: &Clock) -> Vec<Verdict> {
 pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str)) -> Result<Exit> {
     let levels = &found.made.ladder.levels;
     let fixed: Vec<&Outcome> = found.arms[..levels.len()].iter().map(|a| &a.outcome).collect();
-    let clock = Clock::of(&fixed);
+    let mixing: Vec<&Outcome> = found.arms[levels.len()..].iter().map(|a| &a.outcome).collect();
+    let clock = Clock::of(&fixed, &mixing);
     let verdicts = verdicts(&found.arms, &clock);
     if args.json {
         print_json(&whole_json(args, found, of, (&clock, &verdicts)))?;
@@ -133,16 +134,17 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
         found.made.beside as f64 / 1e6
     )?;
     say!()?;
-    say!("level      MB/token   time/dense  of calibration KL  MLPs whole/narrow/gone")?;
+    say!("level      MB/token   time/dense              a change to it  KL of calibration  MLPs whole/narrow/gone")?;
     for (i, level) in found.made.ladder.levels.iter().enumerate() {
         let [whole, narrow, gone] = found.made.ladder.mlps(level);
         let ratio = &found.made.times[i].ratio;
         say!(
-            "{i:>5}  {:>12.2}   {:.3} [{:.3}, {:.3}]  {:>9.4}  {whole:>4}/{narrow}/{gone}",
+            "{i:>5}  {:>12.2}   {:.3} [{:.3}, {:.3}]  {:>+15.3}  {:>17.4}  {whole:>4}/{narrow}/{gone}",
             found.bytes[i] as f64 / 1e6,
             ratio.value,
             ratio.low,
             ratio.high,
+            found.made.times[i].entry,
             found.means[i]
         )?;
     }
@@ -270,6 +272,7 @@ fn whole_json(
                 "level": i,
                 "bytes_per_token": found.bytes[i],
                 "time_ratio": { "value": t.ratio.value, "low": t.ratio.low, "high": t.ratio.high, "pairs": t.ratio.n },
+                "change_ratio": t.entry,
                 "calibration_kl": found.means[i],
                 "mlps": { "whole": whole, "narrow": narrow, "gone": gone },
             })

@@ -75,7 +75,17 @@ impl Program {
         for ((chain, flow), (compute, store)) in chains.iter().zip(flows).zip(types) {
             let node = graph.node(chain.lead);
             let (graph, shapes) = (&graph, &shapes);
-            let b = Builder { graph, params, precision, shapes, chain, node, as_stored: false, one_row: false };
+            let b = Builder {
+                graph,
+                params,
+                precision,
+                shapes,
+                chain,
+                node,
+                as_stored: false,
+                as_llama_cpp: false,
+                one_row: false,
+            };
             let lowering = Lowering { b, device, compute };
             let (special, name, bytes) = lowering.choose(&mut tensors)?;
             lowering.b.release();

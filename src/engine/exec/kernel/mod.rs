@@ -20,6 +20,7 @@ pub(crate) mod geometry;
 pub(crate) mod gradient;
 #[cfg(target_arch = "x86_64")]
 mod grouped;
+pub(crate) mod inputs;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod layout;

@@ -24,6 +24,8 @@ pub(in crate::exec) struct Builder<'a> {
     pub node: &'a Node,
     /// Weights are multiplied as they are stored, where a kernel can.
     pub as_stored: bool,
+    /// What these are multiplied with is rounded as llama.cpp rounds it.
+    pub as_llama_cpp: bool,
     /// Its kernel is called with any number of rows.
     pub one_row: bool,
 }

@@ -246,7 +246,8 @@ pub(super) fn mlp(b: &mut Builder, s: &DecoderSpec, at: &str, h: NodeId, hidden:
 /// Makes the tensors that the graph names of those that the file has.
 pub(super) fn adapt(s: &DecoderSpec, c: &mut Checkpoint) {
     // Their values went into the graph.
-    super::decoder_rope::TENSORS.iter().for_each(|name| _ = c.tensors.shift_remove(*name));
+    let read = super::decoder_rope::TENSORS.iter().filter_map(|name| c.tensors.shift_remove_entry(*name));
+    c.read.extend(read);
     let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
     for i in 0..if s.stored.fused { s.layers } else { 0 } {
         let name = |part: &str| s.names.of(&format!("layers.{i}.{part}.weight"));

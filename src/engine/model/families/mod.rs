@@ -117,12 +117,33 @@ pub(super) fn candidates() -> impl Iterator<Item = Candidate> {
         .chain(of(Family::CifarResnet, &resnet::CIFAR_NAMES, resnet::CIFAR_MARKS, &[], resnet::read_cifar))
 }
 
+/// transformers' names for a kind that calls some otherwise than its family's first.
+fn own_names(kind: &str) -> Option<&'static Names> {
+    match kind {
+        "mixtral" => Some(&decoder_names::MIXTRALS[0]),
+        "olmo2" => Some(&decoder_names::OLMO[0]),
+        _ => None,
+    }
+}
+
+/// What transformers calls the nodes of `graph`, a network of the kind `kind` (`model_type`); see [`called`].
+pub(super) fn called_there(graph: &Graph, kind: &str) -> Option<HashMap<String, String>> {
+    named(graph, Source::HuggingFace, own_names(kind))
+}
+
 /// What checkpoints from `source` call the nodes of `graph`, by their names; `None` where it is of no family that is published there.
 pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, String>> {
+    named(graph, source, None)
+}
+
+/// As [`called`], by the table `own` where that is given.
+fn named(graph: &Graph, source: Source, own: Option<&'static Names>) -> Option<HashMap<String, String>> {
     let tensors: HashSet<&str> = graph.nodes.iter().flat_map(|n| &n.params).map(|p| p.name.as_str()).collect();
+    // What a file has as one tensor, the graph has as several.
+    let parted = |own: &str| own.replace(".qkv.", ".q.").replace(".gate_up.", ".gate.");
     let fits = |c: &Candidate| {
-        let mut marks = c.marks.iter().map(|own| c.names.of(own));
-        marks.all(|name| tensors.contains(name.as_str()))
+        let mut marks = c.marks.iter().map(|own| [c.names.of(own), c.names.of(&parted(own))]);
+        marks.all(|names| names.iter().any(|name| tensors.contains(name.as_str())))
     };
     // One layer a block, or fewer. Experts keep their numbers where others are gone, so that there are names for all up to the largest number.
     let inside = crate::graph::experts::places(graph);
@@ -131,8 +152,8 @@ pub(super) fn called(graph: &Graph, source: Source) -> Option<HashMap<String, St
     let most = experts.filter_map(|part| part.parse::<usize>().ok()).max();
     let counts = [graph.blocks.len(), most.map_or(0, |n| n.saturating_add(1).min(graph.nodes.len()))];
     let tables = candidates().filter(fits).filter_map(|ours| {
-        let theirs = candidates().find(|c| c.family == ours.family && c.names.source == source)?;
-        Some(ours.names.each(theirs.names, counts))
+        let usual = || candidates().find(|c| c.family == ours.family && c.names.source == source).map(|c| c.names);
+        Some(ours.names.each(own.or_else(usual)?, counts))
     });
     // Kinds of one family share most names and call some otherwise: the one that knows most of the layers, the first of equals.
     let known = |table: &HashMap<String, String>| {

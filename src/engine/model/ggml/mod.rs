@@ -1,10 +1,11 @@
-//! GGML's block formats as GGUF files store them: runs of values that share scales, decoded to `f32` (`decode`) and made of them (`encode`,
+//! GGML's block formats as GGUF files store them: runs of values that share scales, decoded to `f32` (`decode`; those that are only read: `coded`) and made of them (`encode`,
 //! `superblocks`, `nonlinear`; by importance of columns: `weighted`; by other codes for the same scales: `lattice`).
 //!
 //! Source: `ggml-common.h` and `ggml-quants.c` of ggml (<https://github.com/ggml-org/ggml>). Decoded values have the bits that the `gguf` Python
 //! package gives them, and encoded blocks those that ggml's reference quantizers write: products and sums of f32 are in their order.
 //! Not here: files (`gguf`), names and sizes (`graph::ggml`), formats of our own (`int8`, `int4`).
 
+mod coded;
 mod decode;
 mod encode;
 mod lattice;
@@ -12,7 +13,7 @@ mod nonlinear;
 mod superblocks;
 mod weighted;
 
-pub use crate::graph::ggml::Block;
+pub use crate::graph::ggml::{Block, Coded};
 pub use lattice::Lattice;
 
 /// The values of a super-block.

@@ -3,7 +3,7 @@
 
 use super::metadata::{Kind, Metadata, Value};
 use crate::model::checkpoint::{Checkpoint, RawTensor};
-use crate::model::ggml::Block;
+use crate::model::ggml::{Block, Coded};
 use crate::model::params::{Dtype, Param, numel_of};
 use crate::model::{Blob, ModelError, Result, printable};
 use indexmap::IndexMap;
@@ -228,7 +228,7 @@ fn tensor(c: &Cursor<'_>, info: &Info<'_>, start: usize, alignment: usize) -> Re
     let stored = stored(info.kind);
     let Some((values, size)) = stored.block() else {
         let word = stored.word();
-        let hint = "F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS are read";
+        let hint = "floats, Q4_0 to Q8_0, Q2_K to Q6_K, IQ1 to IQ4, TQ1_0, TQ2_0 and MXFP4 are read";
         return Err(ModelError::unsupported(c.path, format!("tensor `{shown}` is stored as {word}"), hint));
     };
     let inner = info.shape.last().copied().unwrap_or(1);
@@ -252,6 +252,7 @@ fn tensor(c: &Cursor<'_>, info: &Info<'_>, start: usize, alignment: usize) -> Re
     let tensor = match stored {
         Stored::Float(dtype) => RawTensor::Float(Param::view(shape, blob, from, dtype).ok_or_else(past)?),
         Stored::Blocks(block) => RawTensor::Float(Param::blocks(shape, blob, from, block).ok_or_else(past)?),
+        Stored::Coded(code) => RawTensor::Float(Param::coded(shape, blob, from, code).ok_or_else(past)?),
         Stored::Whole(word, _) => RawTensor::Other { shape, dtype: word.to_owned() },
         Stored::Unread(_) => return Err(past()),
     };
@@ -262,6 +263,8 @@ fn tensor(c: &Cursor<'_>, info: &Info<'_>, start: usize, alignment: usize) -> Re
 enum Stored {
     Float(Dtype),
     Blocks(Block),
+    /// In a format that is only read.
+    Coded(Coded),
     /// Whole numbers of so many bytes.
     Whole(&'static str, usize),
     /// A format that is not read, by its name or number.
@@ -274,6 +277,7 @@ impl Stored {
         match self {
             Stored::Float(dtype) => Some((1, dtype.size())),
             Stored::Blocks(block) => Some((block.values(), block.size())),
+            Stored::Coded(code) => Some((code.values(), code.size())),
             Stored::Whole(_, size) => Some((1, *size)),
             Stored::Unread(_) => None,
         }
@@ -284,6 +288,7 @@ impl Stored {
             Stored::Unread(word) => word,
             Stored::Float(_) => "floats",
             Stored::Blocks(block) => block.label(),
+            Stored::Coded(code) => code.label(),
             Stored::Whole(word, _) => word,
         }
     }
@@ -293,6 +298,9 @@ impl Stored {
 fn stored(number: u32) -> Stored {
     if let Some(block) = Block::of(number) {
         return Stored::Blocks(block);
+    }
+    if let Some(code) = Coded::of(number) {
+        return Stored::Coded(code);
     }
     let unread = |name: &str| Stored::Unread(name.to_owned());
     match number {
@@ -306,16 +314,6 @@ fn stored(number: u32) -> Stored {
         27 => Stored::Whole("I64", 8),
         9 => unread("Q8_1"),
         15 => unread("Q8_K"),
-        16 => unread("IQ2_XXS"),
-        17 => unread("IQ2_XS"),
-        18 => unread("IQ3_XXS"),
-        19 => unread("IQ1_S"),
-        21 => unread("IQ3_S"),
-        22 => unread("IQ2_S"),
-        29 => unread("IQ1_M"),
-        34 => unread("TQ1_0"),
-        35 => unread("TQ2_0"),
-        39 => unread("MXFP4"),
         40 => unread("NVFP4"),
         other => Stored::Unread(format!("type {other}, which is not known")),
     }

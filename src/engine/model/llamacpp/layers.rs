@@ -8,6 +8,9 @@ use super::Unfit;
 use crate::graph::{Graph, Node, Op};
 use std::collections::{BTreeMap, HashMap};
 
+/// Architectures whose queries are as wide as the embedding (`load_tensors` gives them its width, not that of the heads).
+const FILLED: [&str; 4] = ["gpt2", "olmo2", "phi3", "qwen2"];
+
 /// A layer that is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::model) struct Layer {
@@ -157,6 +160,14 @@ impl Shape {
                 l.was, first.was
             );
             return Err(Unfit::new(why, hint));
+        }
+        let width = self.head.map_or(self.dim, |[keys, _]| keys * first.heads);
+        if FILLED.contains(&arch) && width != self.dim {
+            let why = format!(
+                "{} heads do not fill its width of {}, and llama.cpp's `{arch}` has as many as do",
+                first.heads, self.dim
+            );
+            return Err(Unfit::new(why, "keep its heads and cut neurons or layers, or export as safetensors"));
         }
         match (other, arch) {
             // Others take the first layer's counts for the width of a head.

@@ -10,7 +10,7 @@ mod tensors;
 
 use super::export::{Manifest, format_of};
 use super::families::{Source, called, stack_of};
-use super::ggml::Block;
+use super::ggml::{Block, Coded};
 use super::gguf::{self, Fields};
 use super::origin::{CONFIG, Said};
 use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 pub(super) use tensors::neighbours;
-use tensors::{Change, Kind, Tensor};
+use tensors::{Change, Joined, Kind, Tensor};
 
 /// Why a model cannot be written as others read it, and what would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,8 +196,8 @@ fn tensors<'a>(
         Some((i, part)) => place.get(&i).map(|i| format!("blk.{i}.{part}")),
         None => Some(name.to_owned()),
     };
-    // By name; experts of a layer go by one.
-    let (mut out, mut seen) = (IndexMap::<(String, bool), Vec<Tensor<'_>>>::new(), HashSet::new());
+    // By name; experts of a layer go by one, and parts that `arch` has in one tensor.
+    let (mut out, mut seen) = (IndexMap::<(String, Option<Joined>), Vec<Tensor<'_>>>::new(), HashSet::new());
     for (_, node) in model.graph.live() {
         let roles = crate::graph::param_shapes(&node.op);
         for (p, (role, expected)) in node.params.iter().zip(roles) {
@@ -214,14 +214,30 @@ fn tensors<'a>(
             let turned = turn && (name.contains(".attn_q.") || name.contains(".attn_k."));
             let order = turned.then(|| tensors::neighbours(expected.first().copied().unwrap_or(0), head));
             let format = format_of(&model.graph, node, role, &model.precision);
-            let stack = stack_of(&name).map(|(stack, _)| stack);
-            let tensor = Tensor::new(name.clone(), (&model.params, &p.name), format, order)?;
-            out.entry((stack.clone().unwrap_or(name), stack.is_some())).or_default().push(tensor);
+            let stack = stack_of(&name).map(|(stack, _)| (stack, Some(Joined::Experts)));
+            let fused = || fused(arch, &name).map(|whole| (whole, Some(Joined::Rows)));
+            let place = stack.or_else(fused).unwrap_or_else(|| (name.clone(), None));
+            let tensor = Tensor::new(name, (&model.params, &p.name), format, order)?;
+            out.entry(place).or_default().push(tensor);
         }
     }
-    let whole = |((name, stacked), mut all): ((String, bool), Vec<Tensor<'a>>)| match (stacked, all.pop()) {
-        (false, Some(one)) => Ok(one),
-        (_, last) => Tensor::stacked(name, all.into_iter().chain(last).collect()),
+    // Its loader asks for one where others take the embedding.
+    let embedding = out.get(&("token_embd.weight".to_owned(), None)).and_then(|all| all.first());
+    if let Some(tensor) =
+        embedding.filter(|_| arch == "olmo2" && !out.contains_key(&("output.weight".to_owned(), None)))
+    {
+        let tensor = tensor.named("output.weight");
+        out.insert((tensor.name.clone(), None), vec![tensor]);
+    }
+    let whole = |((name, how), mut all): ((String, Option<Joined>), Vec<Tensor<'a>>)| match (how, all.pop()) {
+        (None, Some(one)) => Ok(one),
+        (how, last) => {
+            let mut all: Vec<_> = all.into_iter().chain(last).collect();
+            if how == Some(Joined::Rows) {
+                all.sort_by_key(|t| ROWS.iter().position(|part| t.name.contains(part)));
+            }
+            Tensor::joined(name, how.unwrap_or(Joined::Rows), all)
+        }
     };
     let mut out = out.into_iter().map(whole).collect::<Result<Vec<_>, _>>().map_err(unfit)?;
     for (name, param) in &said.others {
@@ -230,6 +246,21 @@ fn tensors<'a>(
         }
     }
     Ok(out)
+}
+
+/// Parts that are rows of one tensor in some architectures, in the order of these.
+const ROWS: [&str; 5] = [".attn_q.", ".attn_k.", ".attn_v.", ".ffn_gate.", ".ffn_up."];
+
+/// The tensor of which llama.cpp's `arch` has `name` as rows.
+fn fused(arch: &str, name: &str) -> Option<String> {
+    let part = ROWS.iter().position(|part| name.contains(part))?;
+    let whole = match (arch, part) {
+        ("gpt2" | "phi3", 0..3) => ".attn_qkv.",
+        // Under the name of the second.
+        ("phi3", _) => ".ffn_up.",
+        _ => return None,
+    };
+    Some(name.replacen(ROWS[part], whole, 1))
 }
 
 /// Which values of a head turn together.
@@ -326,6 +357,18 @@ fn file_type(tensors: &[Tensor<'_>]) -> usize {
         Kind::Float(Dtype::F32 | Dtype::F64) => 0,
         Kind::Float(Dtype::F16) => 1,
         Kind::Float(Dtype::Bf16) => 32,
+        Kind::Coded(code) => match code {
+            Coded::IQ2_XXS => 19,
+            Coded::IQ2_XS => 20,
+            Coded::IQ3_XXS => 23,
+            Coded::IQ1_S => 24,
+            Coded::IQ3_S => 26,
+            Coded::IQ2_S => 28,
+            Coded::IQ1_M => 31,
+            Coded::TQ1_0 => 36,
+            Coded::TQ2_0 => 37,
+            Coded::MXFP4 => 38,
+        },
         Kind::Block(block) => match block {
             Block::Q4_0 => 2,
             Block::Q4_1 => 3,
@@ -352,6 +395,19 @@ fn blind_window(graph: &Graph, arch: &str) -> Option<usize> {
     graph.live().filter_map(|(_, n)| if let Op::Attention(a) = &n.op { a.most } else { None }).min()
 }
 
+/// YaRN's bounds as the file tells them, where they are others than llama.cpp's own.
+fn betas(model: &Model, arch: &str) -> Option<[f64; 2]> {
+    let said = model.origin.said(&model.graph, &model.info).ok().flatten()?;
+    let m = &said.metadata;
+    let key = |name: &str| format!("{arch}.rope.scaling.{name}");
+    m.string(&key("type")).filter(|kind| *kind == "yarn")?;
+    // As they were written, in f32.
+    let told =
+        |name: &str, usual: f64| m.number(&key(name)).map_or(usual, |n| (n as f32).to_string().parse().unwrap_or(n));
+    let both = [told("yarn_beta_fast", 32.0), told("yarn_beta_slow", 1.0)];
+    (both != [32.0, 1.0]).then_some(both)
+}
+
 /// What is otherwise in the file than was decided, and how it is loaded.
 fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Vec<String> {
     let mut out = Vec::new();
@@ -364,6 +420,12 @@ fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<
         out.push(format!(
             "its sliding window of {window} tokens has no place in llama.cpp's `{arch}`, whose layers look at all tokens before: on longer texts the file is \
              another network than this one"
+        ));
+    }
+    if let Some([fast, slow]) = betas(model, was) {
+        out.push(format!(
+            "its positions are scaled by YaRN with a beta_fast of {fast} and a beta_slow of {slow}: llama.cpp (its release v0.5.0) takes 32 and 1 unless it is called \
+             with --yarn-beta-fast {fast} --yarn-beta-slow {slow}"
         ));
     }
     let gone: Vec<usize> = (0..shape.were).filter(|i| shape.layers.iter().all(|l| l.was != *i)).collect();

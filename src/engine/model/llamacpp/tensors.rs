@@ -5,7 +5,7 @@
 
 use super::Unfit;
 use crate::graph::WeightFormat;
-use crate::model::ggml::Block;
+use crate::model::ggml::{Block, Coded};
 use crate::model::origin::dtype_number;
 use crate::model::{Dtype, Param, ParamStore, gguf, printable};
 use std::borrow::Cow;
@@ -18,6 +18,8 @@ const BLOCK: usize = 32;
 pub(super) enum Kind {
     Float(Dtype),
     Block(Block),
+    /// As it was read; nothing is made in it.
+    Coded(Coded),
 }
 
 impl Kind {
@@ -25,6 +27,7 @@ impl Kind {
         match self {
             Kind::Float(dtype) => dtype_number(dtype),
             Kind::Block(block) => block.number(),
+            Kind::Coded(code) => code.number(),
         }
     }
 
@@ -32,6 +35,7 @@ impl Kind {
         match self {
             Kind::Float(dtype) => numel * dtype.size(),
             Kind::Block(block) => numel / block.values() * block.size(),
+            Kind::Coded(code) => numel / code.values() * code.size(),
         }
     }
 
@@ -43,6 +47,7 @@ impl Kind {
             Kind::Float(Dtype::Bf16) => "BF16",
             Kind::Float(Dtype::F64) => "F64",
             Kind::Block(block) => block.label(),
+            Kind::Coded(code) => code.label(),
         }
     }
 }
@@ -66,8 +71,27 @@ pub(super) struct Tensor<'a> {
     format: WeightFormat,
     /// Rows in another order: where each comes from.
     order: Option<Vec<usize>>,
-    /// Those of further experts, where all of a layer are one tensor with an axis more.
-    stack: Option<Vec<Tensor<'a>>>,
+    /// Others that are one with this in the file.
+    joined: Option<(Joined, Vec<Tensor<'a>>)>,
+}
+
+/// How several tensors of ours are one of the file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Joined {
+    /// A layer's experts, in their order, with an axis more: `[experts, rows, columns]`.
+    Experts,
+    /// The rows of one after those of the other: queries, keys and values; the gate and what it gates.
+    Rows,
+}
+
+impl Joined {
+    /// What is joined so, in words, and what would do where it cannot be.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Joined::Experts => ("expert", "all experts of a layer"),
+            Joined::Rows => ("part", "all parts of it (queries, keys and values; the gate and what it gates)"),
+        }
+    }
 }
 
 impl<'a> Tensor<'a> {
@@ -78,39 +102,51 @@ impl<'a> Tensor<'a> {
         format: WeightFormat,
         order: Option<Vec<usize>>,
     ) -> crate::model::Result<Tensor<'a>> {
-        let param = params.get(own)?;
-        let (kind, change) = choose(param, format);
-        Ok(Tensor { name, kind, change, param: Cow::Borrowed(param), format, order, stack: None })
+        let param = params.get(own)?.without_ones();
+        let (kind, change) = choose(&param, format);
+        Ok(Tensor { name, kind, change, param, format, order, joined: None })
+    }
+
+    /// The same under another name.
+    pub fn named(&self, name: &str) -> Tensor<'a> {
+        let Tensor { kind, change, ref param, format, ref order, .. } = *self;
+        Tensor { name: name.to_owned(), kind, change, param: param.clone(), format, order: order.clone(), joined: None }
     }
 
     /// One that the checkpoint has and nothing computes with, as it is.
     pub fn other(name: String, param: &'a Param) -> Tensor<'a> {
-        let kind = match (param.as_blocks(), param.dtype()) {
+        let kind = match (param.as_blocks(), param.as_coded()) {
             (Some((block, _)), _) => Kind::Block(block),
-            (None, dtype) => Kind::Float(dtype.unwrap_or(Dtype::F32)),
+            (None, Some((code, _))) => Kind::Coded(code),
+            (None, None) => Kind::Float(param.dtype().unwrap_or(Dtype::F32)),
         };
         let (param, format) = (Cow::Borrowed(param), WeightFormat::F32);
-        Tensor { name, kind, change: None, param, format, order: None, stack: None }
+        Tensor { name, kind, change: None, param, format, order: None, joined: None }
     }
 
-    /// A layer's experts, in their order, as one tensor `[experts, rows, columns]`.
+    /// All of `parts`, in their order, as one tensor.
     ///
     /// # Errors
-    /// Experts of unlike shapes or formats.
-    pub fn stacked(name: String, experts: Vec<Tensor<'a>>) -> Result<Tensor<'a>, Unfit> {
-        let mut experts = experts.into_iter();
-        let empty = || Unfit::new(format!("`{}` has no experts", printable(&name)), "export as safetensors");
-        let mut first = experts.next().ok_or_else(empty)?;
-        let mut rest: Vec<Tensor<'a>> = experts.collect();
-        if let Some(i) = rest.iter().position(|t| t.param.shape() != first.param.shape()) {
+    /// Parts of shapes or formats that do not make one.
+    pub fn joined(name: String, how: Joined, parts: Vec<Tensor<'a>>) -> Result<Tensor<'a>, Unfit> {
+        let (part, all) = how.words();
+        let mut parts = parts.into_iter();
+        let empty = || Unfit::new(format!("`{}` has no {part}s", printable(&name)), "export as safetensors");
+        let mut first = parts.next().ok_or_else(empty)?;
+        let mut rest: Vec<Tensor<'a>> = parts.collect();
+        let like = |t: &Tensor<'_>| match how {
+            Joined::Experts => t.param.shape() == first.param.shape(),
+            Joined::Rows => t.param.shape().get(1..) == first.param.shape().get(1..),
+        };
+        if let Some(i) = rest.iter().position(|t| !like(t)) {
             let [a, b] = [&first, &rest[i]].map(|t| t.param.shape());
             return Err(Unfit::new(
                 format!(
-                    "expert {} of `{}` has shape {b:?} and expert 0 {a:?}, and all are one tensor",
+                    "{part} {} of `{}` has shape {b:?} and {part} 0 {a:?}, and all are one tensor",
                     i + 1,
                     printable(&name)
                 ),
-                "cut all experts of a layer alike, or export as safetensors",
+                &format!("cut {all} alike, or export as safetensors"),
             ));
         }
         if let Some(i) = rest.iter().position(|t| t.kind != first.kind) {
@@ -119,11 +155,11 @@ impl<'a> Tensor<'a> {
                 let (a, b) = (first.kind.label(), rest[i].kind.label());
                 return Err(Unfit::new(
                     format!(
-                        "expert {} of `{}` is in {b} and expert 0 in {a}, and all are one tensor",
+                        "{part} {} of `{}` is in {b} and {part} 0 in {a}, and all are one tensor",
                         i + 1,
                         printable(&name)
                     ),
-                    "choose one precision for all experts of a layer, or export as safetensors",
+                    &format!("choose one precision for {all}, or export as safetensors"),
                 ));
             }
             // The smallest that holds every one of them.
@@ -131,18 +167,25 @@ impl<'a> Tensor<'a> {
             rest.iter_mut().for_each(|t| t.kind = Kind::Float(Dtype::F32));
         }
         first.change = first.change.or_else(|| rest.iter().find_map(|t| t.change));
-        Ok(Tensor { name, stack: Some(rest), ..first })
+        Ok(Tensor { name, joined: Some((how, rest)), ..first })
     }
 
     pub fn info(&self) -> gguf::Info {
-        let experts = self.stack.as_ref().map(|rest| rest.len() + 1);
-        let shape = experts.into_iter().chain(self.param.shape().iter().copied()).collect();
+        let mut shape = self.param.shape().to_vec();
+        match &self.joined {
+            None => {}
+            Some((Joined::Experts, rest)) => shape.insert(0, rest.len() + 1),
+            Some((Joined::Rows, rest)) => {
+                let more = rest.iter().filter_map(|t| t.param.shape().first());
+                shape.iter_mut().take(1).for_each(|rows| *rows += more.clone().sum::<usize>());
+            }
+        }
         let bytes = self.kind.bytes(self.numel());
         gguf::Info { name: self.name.clone(), shape, kind: self.kind.number(), bytes }
     }
 
     pub fn numel(&self) -> usize {
-        self.param.numel() + self.stack.iter().flatten().map(Tensor::numel).sum::<usize>()
+        self.param.numel() + self.others().iter().map(Tensor::numel).sum::<usize>()
     }
 
     /// Bytes as it was decided, and as it is written.
@@ -152,8 +195,13 @@ impl<'a> Tensor<'a> {
             WeightFormat::F32 => self.param.stored_bytes(),
             format => format.bytes(self.param.numel() / cols.max(1), cols),
         };
-        let all = 1 + self.stack.as_ref().map_or(0, Vec::len) as u64;
-        [decided * all, self.kind.bytes(self.numel()) as u64]
+        let others: u64 = self.others().iter().map(|t| t.sizes()[0]).sum();
+        [decided + others, self.kind.bytes(self.numel()) as u64]
+    }
+
+    /// Those that are one with it in the file.
+    fn others(&self) -> &[Tensor<'a>] {
+        self.joined.as_ref().map_or(&[], |(_, rest)| rest)
     }
 
     pub fn is_matrix(&self) -> bool {
@@ -166,10 +214,12 @@ impl<'a> Tensor<'a> {
     /// A number that 16 bits cannot hold.
     pub fn bytes(&self) -> Result<Cow<'_, [u8]>, Unfit> {
         let first = self.own_bytes()?;
-        let Some(rest) = &self.stack else { return Ok(first) };
+        if self.others().is_empty() {
+            return Ok(first);
+        }
         let mut all = first.into_owned();
-        for expert in rest {
-            all.extend_from_slice(&expert.own_bytes()?);
+        for other in self.others() {
+            all.extend_from_slice(&other.own_bytes()?);
         }
         Ok(all.into())
     }
@@ -178,6 +228,7 @@ impl<'a> Tensor<'a> {
         let bytes = match (self.kind, self.param.as_blocks()) {
             (Kind::Block(block), Some((stored, bytes))) if block == stored => Cow::Borrowed(bytes),
             (Kind::Block(block), _) => Cow::Owned(self.codes(block)?),
+            (Kind::Coded(_), _) => Cow::Borrowed(self.param.as_coded().map_or(&[][..], |(_, bytes)| bytes)),
             (Kind::Float(dtype), _) if self.param.dtype() == Some(dtype) => self.param.float_bytes().1,
             (Kind::Float(dtype), _) => Cow::Owned(self.floats(dtype)?),
         };
@@ -258,9 +309,10 @@ fn choose(param: &Param, format: WeightFormat) -> (Kind, Option<Change>) {
     }
     let whole = |n: usize| cols.is_multiple_of(n);
     match format {
-        WeightFormat::F32 => match (param.as_blocks(), param.dtype()) {
-            (Some((block, _)), _) => (Kind::Block(block), None),
-            (None, Some(dtype @ (Dtype::F16 | Dtype::Bf16))) => (Float(dtype), None),
+        WeightFormat::F32 => match (param.as_blocks(), param.as_coded(), param.dtype()) {
+            (Some((block, _)), ..) => (Kind::Block(block), None),
+            (None, Some((code, _)), _) => (Kind::Coded(code), None),
+            (None, None, Some(dtype @ (Dtype::F16 | Dtype::Bf16))) => (Float(dtype), None),
             _ => (Float(narrowest(&param.values())), None),
         },
         WeightFormat::F16 => (Float(Dtype::F16), None),

@@ -2,7 +2,8 @@
 //! kind of network from `config.json`, the vocabulary from the tokenizer's files.
 
 use super::{CONFIG, NO_VOCABULARY, vocabulary};
-use crate::graph::{Graph, Node, Op, op};
+use crate::graph::op::{self, Beyond, Longer, Scaling};
+use crate::graph::{Activation, Graph, Node, Op};
 use crate::model::Param;
 use crate::model::gguf::Fields;
 use crate::model::hf::Json;
@@ -11,7 +12,7 @@ use crate::model::{ModelError, ModelInfo, Result, printable};
 use serde_json::Value;
 
 /// Kinds in `config.json`, with what llama.cpp calls networks that compute the same.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 11] = [
     ("llama", "llama"),
     ("mistral", "llama"),
     ("mixtral", "llama"),
@@ -21,6 +22,8 @@ const KINDS: [(&str, &str); 9] = [
     ("olmo2", "olmo2"),
     ("gemma2", "gemma2"),
     ("gemma3_text", "gemma3"),
+    ("phi3", "phi3"),
+    ("gpt2", "gpt2"),
 ];
 
 /// The metadata, and tensors beside those of the layers.
@@ -50,6 +53,7 @@ pub(super) fn told(graph: &Graph, info: &ModelInfo) -> Result<Told> {
     let key = |name: &str| format!("{arch}.{name}");
     let others = scaling(&mut f, graph, &config, arch).map_err(&unknown)?;
     gemma(&mut f, graph, &config, arch).map_err(&unknown)?;
+    gpt2(graph, arch).map_err(&unknown)?;
     f.string("general.architecture", arch);
     f.string("general.type", "model");
     if let Some(text) = text {
@@ -76,6 +80,7 @@ pub(super) fn told(graph: &Graph, info: &ModelInfo) -> Result<Told> {
         match &node.op {
             Op::Embedding(e) => f.u32(&key("embedding_length"), e.dim),
             Op::RmsNorm(norm) => f.f32(&key("attention.layer_norm_rms_epsilon"), norm.eps),
+            Op::LayerNorm(norm) => f.f32(&key("attention.layer_norm_epsilon"), norm.eps),
             Op::Attention(a) => {
                 // Layers with a window may have a base of their own, which llama.cpp knows by itself.
                 let from = node.inputs.first().map(|id| &graph.node(*id).op);
@@ -91,6 +96,9 @@ pub(super) fn told(graph: &Graph, info: &ModelInfo) -> Result<Told> {
             _ => {}
         }
     }
+    if arch == "phi3" {
+        f.u32(&key("attention.sliding_window"), config.count("sliding_window")?.unwrap_or(0));
+    }
     if let Err(why) = vocabulary::of(&mut f, &info.source, &dir, &config, graph.vocabulary().unwrap_or(0))? {
         f.string(NO_VOCABULARY, &why);
     }
@@ -98,7 +106,7 @@ pub(super) fn told(graph: &Graph, info: &ModelInfo) -> Result<Told> {
 }
 
 /// Adds what is said of rotary frequencies other than those of the base alone: linear scaling and YaRN in words, Llama 3's as the tensor of
-/// divisors that llama.cpp's converter makes of it.
+/// divisors that llama.cpp's converter makes of it, LongRoPE as two.
 ///
 /// # Errors
 /// In words: kinds for which there are none.
@@ -115,6 +123,22 @@ fn scaling(f: &mut Fields, graph: &Graph, config: &Json, arch: &str) -> Result<V
         match kind {
             None if object.contains_key("factor") => return unwritten("a factor without a type"),
             None | Some("default") => {}
+            // Published as `su` and `yarn` before it had its name.
+            Some("longrope" | "su" | "yarn") if arch == "phi3" => {
+                let rope = graph.live().find_map(|(_, n)| rope_of(n)?.scaling.as_deref());
+                let Some(Scaling { divisors, factor, beyond: Some(Beyond { tokens, how: Longer::Divided(long) }) }) =
+                    rope
+                else {
+                    return unwritten("no lists of divisors");
+                };
+                for (list, which) in [(long, "long"), (divisors, "short")] {
+                    let list: Vec<f32> = list.iter().map(|d| *d as f32).collect();
+                    let tensor = Param::owned(vec![list.len()], list);
+                    others.extend(tensor.map(|t| (format!("rope_factors_{which}.weight"), t)));
+                }
+                f.u32(&name("original_context_length"), *tokens);
+                f.f32(&name("attn_factor"), *factor);
+            }
             Some("llama3") if arch == "llama" => {
                 let rope = graph.live().find_map(|(_, n)| rope_of(n)?.scaling.as_deref());
                 let divisors: Vec<f32> =
@@ -152,6 +176,32 @@ fn scaling(f: &mut Fields, graph: &Graph, config: &Json, arch: &str) -> Result<V
 
 fn rope_of(node: &Node) -> Option<&op::Rope> {
     if let Op::Rope(rope) = &node.op { Some(rope) } else { None }
+}
+
+/// Is GPT-2 what llama.cpp takes it to be, which its files cannot tell otherwise?
+///
+/// # Errors
+/// In words: what it would compute in another way.
+fn gpt2(graph: &Graph, arch: &str) -> Result<(), String> {
+    if arch != "gpt2" {
+        return Ok(());
+    }
+    for (_, node) in graph.live() {
+        match &node.op {
+            Op::Attention(a) if (a.scale * (a.qk_dim as f64).sqrt() - 1.0).abs() > 1e-6 => {
+                return Err(
+                    "its scores are divided by another number than the root of a head's width (`scale_attn_weights`, \
+                            `scale_attn_by_inverse_layer_idx`)"
+                        .into(),
+                );
+            }
+            Op::Activation { act } if *act != Activation::GeluTanh => {
+                return Err("its MLP has another activation (`activation_function`) than GELU by tanh".into());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Adds what Gemma's files have that others have not, where it is what llama.cpp takes it to be.

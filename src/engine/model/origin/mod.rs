@@ -73,7 +73,7 @@ impl Origin {
             return Origin::None;
         }
         let Some(metadata) = &checkpoint.gguf else { return Origin::Beside };
-        let others = checkpoint.tensors.iter().filter_map(|(name, raw)| match raw {
+        let others = checkpoint.tensors.iter().chain(&checkpoint.read).filter_map(|(name, raw)| match raw {
             RawTensor::Float(param) if !params.contains(name) => Some((name.clone(), param.clone())),
             _ => None,
         });

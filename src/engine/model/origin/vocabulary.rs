@@ -1,4 +1,5 @@
-//! A directory's vocabulary in GGUF's words: byte pairs from `tokenizer.json`, SentencePiece's kind from llama2.c's `tok*.bin`.
+//! A directory's vocabulary in GGUF's words: byte pairs from `tokenizer.json`, SentencePiece's kind from `tokenizer.model`, from a `tokenizer.json`
+//! that was made of one, and from llama2.c's `tok*.bin`.
 //!
 //! How text is cut goes by a name in GGUF (`tokenizer.ggml.pre`); where a tokenizer cuts in a way that has none here, nothing is
 //! written for it, and the reason is kept.
@@ -6,18 +7,10 @@
 use crate::files;
 use crate::model::gguf::Fields;
 use crate::model::hf::{Json, MAX_BYTES};
-use crate::model::tokenizer::{Tokenizer, cut_name};
+use crate::model::tokenizer::{BYTE, CONTROL, NORMAL, Pieces, Tokenizer, UNKNOWN, UNUSED, USERS, cut_name};
 use crate::model::{ModelError, Result, printable};
 use serde_json::Value;
 use std::path::Path;
-
-/// Types of tokens, by llama.cpp's numbers.
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USERS: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
 
 /// No vocabulary comes near this many bytes.
 const MAX_VOCABULARY: u64 = 256 << 20;
@@ -33,14 +26,45 @@ pub(super) fn of(
     config: &Json,
     rows: usize,
 ) -> Result<std::result::Result<(), String>> {
-    let path = dir.join("tokenizer.json");
+    let (path, model) = (dir.join("tokenizer.json"), dir.join("tokenizer.model"));
     if path.exists() {
         let text = files::read(&path, MAX_VOCABULARY).map_err(ModelError::read(&path))?;
         let json: Value = serde_json::from_slice(&text)
             .map_err(|e| ModelError::Config { path: path.clone(), why: printable(&e.to_string()) })?;
-        return match byte_pairs(f, &json, rows) {
+        let written = match json["model"]["byte_fallback"] == true {
+            // SentencePiece's own file has its very scores.
+            true => match Pieces::read(&model).ok().filter(|_| model.exists()) {
+                Some(mut own) => {
+                    own.add(&json["added_tokens"]);
+                    sentence_pieces(f, &own, rows)
+                }
+                None => Pieces::hub(&json).and_then(|p| sentence_pieces(f, &p, rows)),
+            },
+            false => byte_pairs(f, &json, rows),
+        };
+        if json["model"]["byte_fallback"] == true {
+            // What llama.cpp takes for granted of such a vocabulary.
+            f.bool("tokenizer.ggml.add_bos_token", Tokenizer::of(source)?.is_some_and(|t| t.first().is_some()));
+        }
+        return match written {
             Ok(()) => special(f, &json, dir, config).map(Ok),
             Err(why) => Ok(Err(format!("{why} (`{}`)", printable(&path.to_string_lossy())))),
+        };
+    }
+    if model.exists() {
+        let own = Pieces::read(&model)?;
+        let ids = own.tokens.iter().enumerate().map(|(id, t)| (t.clone(), Value::from(id)));
+        let json = serde_json::json!({ "model": { "vocab": ids.collect::<serde_json::Map<_, _>>() } });
+        return match sentence_pieces(f, &own, rows) {
+            Ok(()) => {
+                for (word, id) in [("bos", own.begin), ("eos", own.end)] {
+                    if let Some(id) = id {
+                        f.u32(&format!("tokenizer.ggml.{word}_token_id"), id as usize);
+                    }
+                }
+                special(f, &json, dir, config).map(Ok)
+            }
+            Err(why) => Ok(Err(format!("{why} (`{}`)", printable(&model.to_string_lossy())))),
         };
     }
     let found = Tokenizer::of(source)?;
@@ -74,6 +98,28 @@ fn pieces(f: &mut Fields, tokens: &[String], scores: &[f32]) {
     for (word, id) in [("unknown", 0), ("bos", 1), ("eos", 2)] {
         f.u32(&format!("tokenizer.ggml.{word}_token_id"), id);
     }
+}
+
+/// SentencePiece's, filled up to `rows` tokens as llama.cpp's converter does; an error says in words what does not fit.
+fn sentence_pieces(f: &mut Fields, pieces: &Pieces, rows: usize) -> std::result::Result<(), String> {
+    let n = pieces.tokens.len();
+    if let Some(beyond) = (rows..n).find(|id| pieces.types[*id] != UNUSED) {
+        return Err(format!("its vocabulary has ids beyond the network's {rows} ({beyond})"));
+    }
+    let (mut words, mut scores, mut types) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 0..rows {
+        let token = pieces.tokens.get(id).filter(|t| !t.is_empty());
+        words.push(token.map_or_else(|| format!("[PAD{id}]"), String::clone));
+        scores.push(if token.is_some() { pieces.scores[id] } else { -10_000.0 });
+        types.push(token.map_or(UNUSED, |_| pieces.types[id]));
+    }
+    f.string("tokenizer.ggml.model", "llama");
+    f.string("tokenizer.ggml.pre", "default");
+    f.strings("tokenizer.ggml.tokens", &words);
+    f.f32s("tokenizer.ggml.scores", &scores);
+    f.i32s("tokenizer.ggml.token_type", &types);
+    f.bool("tokenizer.ggml.add_space_prefix", pieces.prefix);
+    Ok(())
 }
 
 /// Byte pairs of bytes, as GPT-2 has them; an error says in words what is otherwise.

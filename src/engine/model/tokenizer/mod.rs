@@ -1,7 +1,7 @@
-//! From text to token ids and back, as a checkpoint's own files say: a `tokenizer.json` beside the weights, the vocabulary in a
-//! GGUF file, or a `tok*.bin` of llama2.c.
+//! From text to token ids and back, as a checkpoint's own files say: a `tokenizer.json` or `tokenizer.model` beside the weights, the vocabulary
+//! in a GGUF file, or a `tok*.bin` of llama2.c.
 //!
-//! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm`; `marked` keeps special tokens out of what people
+//! Byte pairs and word pieces go through the `tokenizers` crate, SentencePiece through `spm` (its files: `pieces`); `marked` keeps special tokens out of what people
 //! write, `voice` makes text of tokens as they come, `speaker` is what that needs of a vocabulary. Not here: texts and windows (`data`), conversations (`chat`). Invariants:
 //! no token is added to what was given (no beginning, no end; a text of several documents is parted by `data`) but by
 //! [`Tokenizer::enclosed`]; the same text gives the same ids.
@@ -9,6 +9,7 @@
 mod gpt2;
 mod learnt;
 mod marked;
+mod pieces;
 mod speaker;
 mod spm;
 mod voice;
@@ -17,6 +18,7 @@ mod wordpiece;
 pub(super) use gpt2::cut_name;
 pub use learnt::learn;
 pub(super) use marked::Marks;
+pub(super) use pieces::{BYTE, CONTROL, NORMAL, Pieces, UNKNOWN, UNUSED, USERS};
 pub use speaker::{Speaker, Speaks};
 pub use voice::Voice;
 
@@ -82,7 +84,21 @@ impl Tokenizer {
         let hub = dir.join("tokenizer.json");
         if hub.exists() {
             let text = files::read(&hub, MAX_BYTES).map_err(ModelError::read(&hub))?;
-            return Tokenizer::hub(&text, &hub, None, ends_beside(&dir)).map(Some);
+            let told = Tokenizer::hub(&text, &hub, None, ends_beside(&dir))?;
+            let begin = begin_beside(&dir, |token| told.id(token))?;
+            let begins = begin.is_some() && told.puts_first()? == begin;
+            return Ok(Some(Tokenizer { begin, begins, ..told }));
+        }
+        let pieces = dir.join("tokenizer.model");
+        if pieces.exists() {
+            let spm = Pieces::read(&pieces)?;
+            let begin = begin_beside(&dir, |token| spm.id(token))?.or(spm.begin);
+            let begins = Json::read(dir.join("tokenizer_config.json"))?.bool("add_bos_token")?.unwrap_or(true);
+            let mut ends = ends_beside(&dir);
+            if ends.is_empty() {
+                ends.extend(spm.end);
+            }
+            return Ok(Some(Tokenizer::new(Kind::Spm(spm.spm()), pieces, begin, begins, ends)));
         }
         let words = dir.join("vocab.txt");
         if words.exists() {
@@ -125,6 +141,13 @@ impl Tokenizer {
         hub.with_truncation(None).map_err(failed)?;
         hub.with_padding(None);
         Ok(Tokenizer::new(Kind::Hub(Box::new(hub)), path.to_owned(), begin, false, ends))
+    }
+
+    /// What it puts before a text of its own accord.
+    fn puts_first(&self) -> Result<Option<u32>> {
+        let Kind::Hub(hub) = &self.kind else { return Ok(None) };
+        let around = self.guarded(|| hub.encode_fast("", true))?;
+        Ok(around.get_ids().first().copied())
     }
 
     fn new(kind: Kind, path: PathBuf, begin: Option<u32>, begins: bool, ends: Vec<u32>) -> Tokenizer {
@@ -241,7 +264,16 @@ fn unusable(path: &Path, why: &str) -> ModelError {
 }
 
 /// Ways to cut text whose prompts begin with the id that begins a document.
-const LLAMA_3: [&str; 4] = ["llama3", "llama-v3", "llama-bpe", "falcon3"];
+const LLAMA_3: [&str; 6] = ["llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken"];
+
+/// The token that begins a text, as what lies beside weights names it.
+fn begin_beside(dir: &Path, id: impl Fn(&str) -> Option<u32>) -> Result<Option<u32>> {
+    let said = Json::read(dir.join("tokenizer_config.json"))?;
+    let token = said.field("bos_token").and_then(|t| t.as_str().or_else(|| t["content"].as_str()));
+    let config = Json::read(dir.join("config.json"))?;
+    let told = || config.field("bos_token_id").and_then(|v| u32::try_from(v.as_u64()?).ok());
+    Ok(token.and_then(id).or_else(told))
+}
 
 /// What the configurations beside weights say ends a text: a number, or a list of them.
 fn ends_beside(dir: &Path) -> Vec<u32> {
@@ -312,19 +344,27 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
 }
 
 impl Tokenizer {
-    /// The `tokenizer.json` that says what a GGUF file's metadata says of byte pairs; `None` for vocabularies of other kinds.
+    /// The `tokenizer.json` that says what a GGUF file's metadata says of its vocabulary; `None` for vocabularies of other kinds.
     ///
     /// # Errors
     /// In words: what it lacks, or a way to cut text that is not known.
     pub(super) fn hub_json(m: &Metadata) -> Result<Option<serde_json::Value>, String> {
-        if m.string("tokenizer.ggml.model") != Some("gpt2") {
-            return Ok(None);
-        }
+        let kind = m.string("tokenizer.ggml.model").filter(|kind| ["gpt2", "llama"].contains(kind));
+        let Some(kind) = kind else { return Ok(None) };
         let tokens = m.strings("tokenizer.ggml.tokens").ok_or("it has no tokens")?;
+        let types = m.numbers("tokenizer.ggml.token_type").unwrap_or_default();
+        let vocabulary = Vocabulary { tokens, types };
+        if kind == "llama" {
+            let scores = m.numbers("tokenizer.ggml.scores").filter(|s| s.len() == vocabulary.tokens.len());
+            let scores = scores.ok_or("it has no score for every token")?;
+            let prefix = m.bool("tokenizer.ggml.add_space_prefix").unwrap_or(true);
+            let begins = m.bool("tokenizer.ggml.add_bos_token").unwrap_or(true);
+            let begin = m.count("tokenizer.ggml.bos_token_id").and_then(|n| u32::try_from(n).ok());
+            return Ok(Some(pieces::json(&vocabulary, &scores, prefix, begin.filter(|_| begins))));
+        }
         let merges = m.strings("tokenizer.ggml.merges").ok_or("it has no merges")?;
         let pre = m.string("tokenizer.ggml.pre").ok_or("it does not tell how text is cut")?;
-        let types = m.numbers("tokenizer.ggml.token_type").unwrap_or_default();
-        let json = gpt2::json(&Vocabulary { tokens, types }, &merges, pre);
+        let json = gpt2::json(&vocabulary, &merges, pre);
         json.map(Some).map_err(|pre| format!("its text is cut by `{}`, which is not known", printable(&pre)))
     }
 }

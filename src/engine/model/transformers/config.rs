@@ -1,7 +1,7 @@
 //! The `config.json`: the original's where the checkpoint had one, else what its GGUF file says in those words, with the sizes that are left.
 
 use super::refusal;
-use crate::graph::{Graph, Op};
+use crate::graph::{Graph, Op, op};
 use crate::model::gguf;
 use crate::model::hf::Json;
 use crate::model::llamacpp::{self, Unfit};
@@ -11,7 +11,7 @@ use crate::model::{Model, Result, printable};
 use serde_json::{Map, Value, json};
 
 /// Kinds that are written, as `config.json` and GGUF call them, with transformers' word and class.
-const KINDS: [(&str, &str, &str); 10] = [
+const KINDS: [(&str, &str, &str); 13] = [
     ("llama", "llama", "LlamaForCausalLM"),
     ("mistral", "mistral", "MistralForCausalLM"),
     ("qwen2", "qwen2", "Qwen2ForCausalLM"),
@@ -22,6 +22,9 @@ const KINDS: [(&str, &str, &str); 10] = [
     ("gemma3_text", "gemma3_text", "Gemma3ForCausalLM"),
     ("mixtral", "mixtral", "MixtralForCausalLM"),
     ("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM"),
+    ("qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"),
+    ("phi3", "phi3", "Phi3ForCausalLM"),
+    ("gpt2", "gpt2", "GPT2LMHeadModel"),
 ];
 
 /// What GGUF files say that transformers has no such field for.
@@ -35,15 +38,19 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
     let unfit = |u: Unfit| refusal(model, u);
     let plain = |why: String| unfit(Unfit::new(why, "export as safetensors or pytorch"));
     let (mut c, from_gguf) = original(model)?.ok_or_else(|| plain("nothing is known of its configuration".into()))?;
-    let kind = c.get("model_type").and_then(Value::as_str).unwrap_or("llama").to_owned();
+    let shape = llamacpp::shape(model)?;
+    let first = shape.layers[0];
+    let kind = match c.get("model_type").and_then(Value::as_str).unwrap_or("llama") {
+        // One architecture for both there.
+        "llama" if from_gguf && first.sparse() => "mixtral".to_owned(),
+        kind => kind.to_owned(),
+    };
     let known = KINDS.iter().find(|(k, ..)| *k == kind);
     let &(_, kind, class) =
         known.ok_or_else(|| plain(format!("networks of the kind `{}` are not written", printable(&kind))))?;
     c.insert("model_type".into(), kind.into());
     c.insert("architectures".into(), json!([class]));
     ["auto_map", "quantization_config", "transformers_version"].iter().for_each(|key| _ = c.remove(*key));
-    let shape = llamacpp::shape(model)?;
-    let first = shape.layers[0];
     let like = |l: &&llamacpp::Layer| {
         (l.heads, l.kv_heads, l.hidden, l.experts) == (first.heads, first.kv_heads, first.hidden, first.experts)
     };
@@ -60,13 +67,6 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
         );
         return Err(unfit(Unfit::new(why, "cut every layer alike, or export as pytorch or gguf")));
     }
-    if first.sparse() && from_gguf {
-        return Err(plain("experts of a GGUF file have no names there yet".into()));
-    }
-    // Its norms have the names of others' there.
-    if from_gguf && kind == "olmo2" {
-        return Err(plain("layers of this kind of a GGUF file have no names there yet".into()));
-    }
     if first.sparse() {
         alike(&model.graph, first.hidden).map_err(unfit)?;
     }
@@ -74,17 +74,32 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
     if keys != values || from_gguf && shape.turned.is_some_and(|t| t != keys) {
         return Err(plain("its heads are of a shape that a `config.json` cannot tell".into()));
     }
+    if kind == "gpt2" && first.heads * keys != shape.dim {
+        return Err(plain(
+            "its heads are fewer than fill its width, which a `config.json` of GPT-2 cannot tell".into(),
+        ));
+    }
     let hidden = if kind == "qwen3_moe" { "moe_intermediate_size" } else { "intermediate_size" };
-    for (key, n) in [
+    let usual = [
         ("vocab_size", shape.vocab),
         ("hidden_size", shape.dim),
         ("num_hidden_layers", shape.layers.len()),
         ("num_attention_heads", first.heads),
+        (hidden, first.hidden),
         ("num_key_value_heads", first.kv_heads),
         ("head_dim", keys),
-        (hidden, first.hidden),
-    ] {
-        c.insert(key.into(), n.into());
+    ];
+    // GPT-2's own words for the first of them.
+    let own = ["vocab_size", "n_embd", "n_layer", "n_head", "n_inner"];
+    for (i, (key, n)) in usual.into_iter().enumerate() {
+        match own.get(i).filter(|_| kind == "gpt2") {
+            Some(word) => {
+                c.remove(key);
+                c.insert((*word).into(), n.into());
+            }
+            None if kind == "gpt2" => _ = c.remove(key),
+            None => _ = c.insert(key.into(), n.into()),
+        }
     }
     if first.sparse() {
         // Whichever of the names the original has, so that nothing tells otherwise.
@@ -139,15 +154,26 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
     let graph = &model.graph;
     let tied = graph.live().any(|(_, n)| matches!(n.op, Op::Embedding(_)) && graph.sharing(n).is_some());
     c.insert("tie_word_embeddings".into(), tied.into());
-    let act =
-        if kind.starts_with("gemma") { ("hidden_activation", "gelu_pytorch_tanh") } else { ("hidden_act", "silu") };
+    let act = match kind {
+        "gpt2" => ("activation_function", "gelu_new"),
+        _ if kind.starts_with("gemma") => ("hidden_activation", "gelu_pytorch_tanh"),
+        _ => ("hidden_act", "silu"),
+    };
     c.insert(act.0.into(), act.1.into());
+    if kind == "gpt2"
+        && let Some(n) = c.remove("max_position_embeddings")
+    {
+        c.insert("n_positions".into(), n);
+    }
     let biased: Vec<bool> = graph
         .live()
         .filter(|(_, n)| n.name.contains(".attn_"))
         .filter_map(|(_, n)| if let Op::Linear(l) = &n.op { Some(l.bias) } else { None })
         .collect();
     let any = biased.iter().any(|b| *b);
+    if kind == "qwen3_moe" {
+        c.insert("norm_topk_prob".into(), true.into());
+    }
     if kind == "llama" {
         if any && !biased.iter().all(|b| *b) {
             return Err(Unfit::new(
@@ -159,12 +185,20 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
     }
     let said = model.origin.said(graph, &model.info).ok().flatten();
     if let Some(said) = said {
-        // Llama 3's frequencies, reduced to a table.
-        if said.others.contains_key("rope_freqs.weight") {
-            return Err(Unfit::new(
-                "its rotary positions are divided by a table (`rope_freqs.weight`), for which a `config.json` has no words",
-                "convert the directory that the GGUF file was made from",
-            ));
+        if let Some(table) = said.others.keys().find(|k| k.starts_with("rope_f")) {
+            // Llama 3's frequencies, reduced to a table.
+            let rope = graph.live().find_map(|(_, n)| if let Op::Rope(rope) = &n.op { Some(rope) } else { None });
+            let Some(said) = rope.filter(|_| table == "rope_freqs.weight").and_then(llama3) else {
+                return Err(Unfit::new(
+                    format!(
+                        "its rotary positions are divided by a table (`{}`), for which a `config.json` has no words",
+                        printable(table)
+                    ),
+                    "convert the directory that the GGUF file was made from",
+                ));
+            };
+            c.insert("rope_scaling".into(), said);
+            c.insert("rope_theta".into(), json!(rope.map(|r| r.theta)));
         }
         for (theirs, ours) in [("bos", "bos_token_id"), ("eos", "eos_token_id"), ("padding", "pad_token_id")] {
             if let Some(id) = said.metadata.count(&format!("tokenizer.ggml.{theirs}_token_id")) {
@@ -175,9 +209,28 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
     Ok(())
 }
 
+/// The words for a table of divisors that is one of those published with Llama 3.1 to 3.3; `None` for another.
+fn llama3(rope: &op::Rope) -> Option<Value> {
+    const ORIGINAL: f64 = 8192.0;
+    let divisors = &rope.scaling.as_deref()?.divisors;
+    let plain = op::Rope::plain(rope.head_dim, rope.turned, rope.theta, rope.pairs);
+    let turns: Vec<f64> =
+        plain.frequencies(0).into_iter().map(|f| ORIGINAL * f / (2.0 * std::f64::consts::PI)).collect();
+    let is = |factor: &f64| {
+        let told = turns.iter().map(|t| ((t - 1.0) / 3.0).clamp(0.0, 1.0)).map(|s| 1.0 / ((1.0 - s) / factor + s));
+        divisors.len() == turns.len() && divisors.iter().zip(told).all(|(d, t)| (d / t - 1.0).abs() < 1e-5)
+    };
+    let factor = [8.0, 32.0].into_iter().find(is)?;
+    Some(json!({ "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": ORIGINAL as u64 }))
+}
+
 /// Are all experts as wide as the first?
 fn alike(graph: &Graph, hidden: usize) -> Result<(), Unfit> {
-    let down = |name: &str| name.contains("experts.") && (name.ends_with(".down_proj") || name.ends_with(".w2"));
+    let down = |name: &str| {
+        name.contains("experts.") && (name.ends_with(".down_proj") || name.ends_with(".w2"))
+            || name.contains(".ffn_down.")
+    };
     let other = graph.live().find(|(_, n)| match &n.op {
         Op::Linear(l) => down(&n.name) && l.in_features != hidden,
         _ => false,

@@ -10,7 +10,7 @@ mod vocabulary;
 mod weights;
 
 use super::export::Manifest;
-use super::families::{Source, called};
+use super::families::called_there;
 use super::llamacpp::{Unfit, Written};
 use super::{Model, ModelError, Result, llamacpp, printable};
 use crate::files;
@@ -32,21 +32,22 @@ fn refusal(model: &Model, u: Unfit) -> ModelError {
     ModelError::unsupported(&model.info.source, format!("as a directory for transformers, {}", u.why), &u.hint)
 }
 
-/// What transformers calls the nodes: those of a directory keep their names.
-fn names(model: &Model) -> Option<HashMap<String, String>> {
+/// What transformers calls the nodes of a network of the kind `kind`: those of a directory keep their names.
+fn names(model: &Model, kind: &str) -> Option<HashMap<String, String>> {
     let nodes = || model.graph.nodes.iter().map(|n| n.name.as_str());
     if !nodes().any(|n| n.starts_with("blk.")) {
         return Some(nodes().map(|n| (n.to_owned(), n.to_owned())).collect());
     }
-    let mut names = called(&model.graph, Source::HuggingFace)?;
+    let mut names = called_there(&model.graph, kind)?;
     // What all of a class with a head begin with.
-    for name in names.values_mut().filter(|n| !n.starts_with("model.") && *n != "lm_head") {
+    let begun = |n: &str| n.starts_with("model.") || n.starts_with("transformer.") || n == "lm_head";
+    for name in names.values_mut().filter(|n| !begun(n)) {
         name.insert_str(0, "model.");
     }
     Some(names)
 }
 
-/// `name` with the new number of its place in a list, `layers.` or `experts.`.
+/// `name` with the new number of its place in a list, `layers.`, `h.` or `experts.`.
 fn renumbered(name: &str, list: &str, place: &dyn Fn(usize) -> Option<usize>) -> String {
     let found = name.find(list).and_then(|at| {
         let (before, rest) = name.split_at(at + list.len());
@@ -101,11 +102,13 @@ pub fn folder(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written>
 fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
     let mut config = config::of(model)?;
     let nothing = || refusal(model, Unfit::new("its layers have no names there", "export as safetensors or pytorch"));
-    let names = names(model).ok_or_else(nothing)?;
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let names = names(model, &kind).ok_or_else(nothing)?;
     let kept: Vec<usize> = llamacpp::shape(model)?.layers.iter().map(|l| l.was).collect();
     let experts = experts(&model.graph);
     let name = |(own, theirs): (String, String)| {
-        let theirs = renumbered(&theirs, "layers.", &|was| kept.iter().position(|k| *k == was));
+        let list = if theirs.contains("layers.") { "layers." } else { ".h." };
+        let theirs = renumbered(&theirs, list, &|was| kept.iter().position(|k| *k == was));
         let theirs = match experts.get(&own) {
             Some(place) => renumbered(&theirs, "experts.", &|_| Some(*place)),
             None => theirs,
@@ -113,7 +116,7 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
         (own, theirs)
     };
     let names = names.into_iter().map(name).collect();
-    let tensors = weights::of(model, &names)?;
+    let tensors = weights::of(model, &names, &kind)?;
     let mut notes = Vec::new();
     let mut wide: BTreeMap<&str, usize> = BTreeMap::new();
     for label in tensors.iter().filter_map(|t| t.widened) {

@@ -47,7 +47,7 @@ pub(super) fn put(model: &Model, dir: &Path) -> Result<Option<String>> {
     let m = &said.metadata;
     let json = match Tokenizer::hub_json(m) {
         Ok(Some(json)) => json,
-        Ok(None) => return Ok(Some("only byte pairs become a `tokenizer.json` here".to_owned())),
+        Ok(None) => return Ok(Some("only byte pairs and SentencePiece's become a `tokenizer.json` here".to_owned())),
         Err(why) => return Ok(Some(why)),
     };
     write("tokenizer.json", json.to_string().as_bytes())?;

@@ -9,6 +9,7 @@ use crate::model::export::format_of;
 use crate::model::llamacpp::neighbours;
 use crate::model::params::f32_bytes;
 use crate::model::{Dtype, Model, ModelError, Param, Result, printable, written};
+use indexmap::IndexMap;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -41,13 +42,17 @@ pub(super) struct Tensor<'a> {
     order: Option<Vec<usize>>,
     /// Norms are stored without their 1.
     less_one: bool,
+    /// Whose rows follow its own in the same tensor.
+    rest: Vec<Tensor<'a>>,
+    /// A matrix that stands the other way round (`Conv1D`).
+    turned: bool,
 }
 
-/// The tensors of `model` under `names`.
+/// The tensors of `model`, a network of the kind `kind`, under `names`.
 ///
 /// # Errors
 /// A parameter that is missing; a node without a name.
-pub(super) fn of<'a>(model: &'a Model, names: &HashMap<String, String>) -> Result<Vec<Tensor<'a>>> {
+pub(super) fn of<'a>(model: &'a Model, names: &HashMap<String, String>, kind: &str) -> Result<Vec<Tensor<'a>>> {
     let graph = &model.graph;
     let gemma = graph.live().any(|(_, n)| matches!(n.op, Op::Scalar(_)) && n.name.ends_with("embed_scale"));
     let rope = graph.live().find_map(|(_, n)| if let Op::Rope(r) = &n.op { Some(r) } else { None });
@@ -60,6 +65,7 @@ pub(super) fn of<'a>(model: &'a Model, names: &HashMap<String, String>) -> Resul
             }
             let param = model.params.get(&p.name)?;
             param.check(&p.name, &expected)?;
+            let param = param.without_ones();
             let ending = p.name.rsplit_once('.').map_or("", |(_, ending)| ending);
             let module = names.get(&node.name).ok_or_else(|| {
                 let why = format!("`{}` has no name in transformers", printable(&node.name));
@@ -76,7 +82,7 @@ pub(super) fn of<'a>(model: &'a Model, names: &HashMap<String, String>) -> Resul
             let (layout, widened) = layout(model, node, role, &expected);
             let format = format_of(graph, node, role, &model.precision);
             let stored = match (layout, format) {
-                (Layout::Float, WeightFormat::F32) => Cow::Borrowed(param),
+                (Layout::Float, WeightFormat::F32) => param,
                 _ => Cow::Owned(param.stored_in(format)),
             };
             // Codes and their scales go by rows, which are then floats in another order.
@@ -87,10 +93,56 @@ pub(super) fn of<'a>(model: &'a Model, names: &HashMap<String, String>) -> Resul
             let linear = matches!(node.op, Op::Linear(_)) && role == ParamRole::Weight;
             let less_one = gemma && role == ParamRole::Weight && expected.len() == 1;
             let ending = if ending.is_empty() { "weight" } else { ending }.to_owned();
-            out.push(Tensor { module, ending, param: stored, layout, linear, widened, order, less_one });
+            let one = Tensor {
+                turned: kind == "gpt2" && linear && module != "lm_head",
+                module,
+                ending,
+                param: stored,
+                layout,
+                linear,
+                widened,
+                order,
+                less_one,
+                rest: Vec::new(),
+            };
+            out.push(if kind == "gpt2" { one.wide() } else { one });
         }
     }
-    Ok(out)
+    Ok(fused(out, kind))
+}
+
+/// What one kind has as one tensor: the module, and the parts of it in their order.
+fn parts_of(kind: &str) -> &'static [(&'static str, &'static [&'static str])] {
+    match kind {
+        "phi3" => &[(".qkv_proj", &[".q_proj", ".k_proj", ".v_proj"]), (".gate_up_proj", &[".gate_proj", ".up_proj"])],
+        "gpt2" => &[(".attn.c_attn", &[".attn.q", ".attn.k", ".attn.v"])],
+        _ => &[],
+    }
+}
+
+/// `all` with those that are rows of one tensor joined.
+fn fused<'a>(all: Vec<Tensor<'a>>, kind: &str) -> Vec<Tensor<'a>> {
+    let mut out: IndexMap<(String, String), Vec<(usize, Tensor<'a>)>> = IndexMap::new();
+    for tensor in all {
+        let whole = parts_of(kind).iter().find_map(|(whole, parts)| {
+            let (place, before) =
+                parts.iter().enumerate().find_map(|(i, p)| Some((i, tensor.module.strip_suffix(p)?)))?;
+            Some((place, format!("{before}{whole}")))
+        });
+        let (place, module) = whole.unwrap_or_else(|| (0, tensor.module.clone()));
+        out.entry((module, tensor.ending.clone())).or_default().push((place, tensor));
+    }
+    let joined = |((module, _), mut parts): ((String, String), Vec<(usize, Tensor<'a>)>)| {
+        parts.sort_by_key(|(place, _)| *place);
+        let layout = parts.first().map(|(_, t)| t.layout)?;
+        let alike = parts.iter().all(|(_, t)| t.layout == layout);
+        let mut parts = parts.into_iter().map(|(_, t)| if alike { t } else { t.wide() });
+        let first = parts.next()?;
+        let rest: Vec<_> = parts.collect();
+        let widened = first.widened.or_else(|| rest.iter().find_map(|t| t.widened));
+        Some(Tensor { module, rest, widened, ..first })
+    };
+    out.into_iter().filter_map(joined).collect()
 }
 
 /// How the weight of `node` is laid out, and the precision that there is no layout for.
@@ -121,6 +173,18 @@ fn layout(model: &Model, node: &Node, role: ParamRole, shape: &[usize]) -> (Layo
 }
 
 impl Tensor<'_> {
+    /// In floats, whatever it was decided to be in.
+    fn wide(self) -> Self {
+        let label = match self.layout {
+            Layout::Float => return self,
+            Layout::Packed(4, _) => "w4",
+            Layout::Packed(..) => "w8",
+            Layout::Bytes => "int8",
+            Layout::Fp8 => "fp8",
+        };
+        Tensor { layout: Layout::Float, widened: Some(label), ..self }
+    }
+
     /// The name of its part `ending`.
     fn name(&self, ending: &str) -> String {
         format!("{}.{ending}", self.module)
@@ -128,13 +192,19 @@ impl Tensor<'_> {
 
     /// Its parts: what the safetensors header says of each.
     fn parts(&self) -> Vec<(String, &'static str, Vec<usize>, usize)> {
-        let shape = self.param.shape().to_vec();
+        let mut shape = self.param.shape().to_vec();
+        let more = self.rest.iter().filter_map(|t| t.param.shape().first());
+        shape.iter_mut().take(1).for_each(|rows| *rows += more.clone().sum::<usize>());
         let (rows, cols) = (shape.first().copied().unwrap_or(0), shape.last().copied().unwrap_or(0));
         let scales = |n: usize| (self.name("weight_scale"), "F32", vec![rows, n], 4 * rows * n);
         match self.layout {
             Layout::Float => {
                 let (dtype, size) = self.float();
-                vec![(self.name(&self.ending), dtype, shape, self.param.numel() * size)]
+                let bytes = shape.iter().product::<usize>() * size;
+                if self.turned {
+                    shape.reverse();
+                }
+                vec![(self.name(&self.ending), dtype, shape, bytes)]
             }
             Layout::Bytes => vec![(self.name("weight"), "I8", shape, rows * cols), scales(1)],
             Layout::Fp8 => vec![(self.name("weight"), "F8_E4M3", shape, rows * cols), scales(1)],
@@ -151,7 +221,8 @@ impl Tensor<'_> {
 
     /// The floats that it is written in, with the bytes of one.
     fn float(&self) -> (&'static str, usize) {
-        match self.param.dtype().filter(|_| !self.less_one) {
+        let alike = self.rest.iter().all(|t| t.param.dtype() == self.param.dtype());
+        match self.param.dtype().filter(|_| !self.less_one && alike) {
             Some(Dtype::F16) => ("F16", 2),
             Some(Dtype::Bf16) => ("BF16", 2),
             _ => ("F32", 4),
@@ -160,6 +231,52 @@ impl Tensor<'_> {
 
     /// The bytes of its parts, one after the other.
     fn bytes(&self) -> Cow<'_, [u8]> {
+        let (dtype, size) = self.float();
+        let own = self.own_bytes(dtype);
+        if self.rest.is_empty() && !self.turned {
+            return own;
+        }
+        let pieces: Vec<Cow<'_, [u8]>> =
+            std::iter::once(own).chain(self.rest.iter().map(|t| t.own_bytes(dtype))).collect();
+        if self.layout == Layout::Float {
+            let all = pieces.concat();
+            if !self.turned {
+                return all.into();
+            }
+            let cols = self.param.shape().last().copied().unwrap_or(1).max(1);
+            let rows = all.len() / size / cols;
+            let one = |i: usize| &all[(i % rows * cols + i / rows) * size..][..size];
+            return (0..rows * cols).flat_map(|i| one(i).iter().copied()).collect::<Vec<u8>>().into();
+        }
+        // Codes after codes, scales after scales; a shape is of the whole.
+        let whole = self.parts();
+        let mut at = vec![0usize; pieces.len()];
+        let mut out = Vec::new();
+        for (part, (name, _, _, _)) in whole.iter().enumerate() {
+            if name.ends_with("weight_shape") {
+                let cols = self.param.shape().last().copied().unwrap_or(0);
+                let rows = whole[0].2.first().copied().unwrap_or(0);
+                out.extend([rows as i64, cols as i64].map(i64::to_le_bytes).concat());
+                continue;
+            }
+            for (i, t) in std::iter::once(self).chain(&self.rest).enumerate() {
+                let n = Tensor::alone(t)[part];
+                out.extend_from_slice(&pieces[i][at[i]..at[i] + n]);
+                at[i] += n;
+            }
+        }
+        out.into()
+    }
+
+    /// Bytes of each of its parts without those that follow it.
+    fn alone(t: &Tensor<'_>) -> Vec<usize> {
+        let rows = |t: &Tensor<'_>| t.param.shape().first().copied().unwrap_or(0);
+        let all = rows(t) + t.rest.iter().map(rows).sum::<usize>();
+        t.parts().iter().map(|p| p.3 / all.max(1) * rows(t)).collect()
+    }
+
+    /// Those without what follows it; floats as `dtype`.
+    fn own_bytes(&self, dtype: &str) -> Cow<'_, [u8]> {
         let rows = self.param.shape().first().copied().unwrap_or(0);
         // Where row `r` comes from.
         let from = |r: usize| self.order.as_ref().map_or(r, |order| order[r]);
@@ -170,7 +287,6 @@ impl Tensor<'_> {
         let scales = |all: &[f32]| turned(&f32_bytes(all));
         match self.layout {
             Layout::Float => {
-                let (dtype, _) = self.float();
                 let bytes = match dtype {
                     "F32" => {
                         let less = f32::from(u8::from(self.less_one));
@@ -236,7 +352,7 @@ pub(super) fn write(path: &Path, tensors: &[Tensor<'_>]) -> Result<String> {
                 return Err(std::io::Error::other(format!("`{}` has other bytes than were promised", tensor.module)));
             }
             out.write_all(&bytes)?;
-            tensor.param.release();
+            std::iter::once(tensor).chain(&tensor.rest).for_each(|t| t.param.release());
         }
         Ok(())
     });
