@@ -310,7 +310,7 @@ pub struct Eval {
     pub kv: Option<String>,
     /// Of a language model: as that program answers on a CPU. llama.cpp rounds what narrow weights are multiplied with to 8 bits (or half precision),
     /// and keeps keys and values in f16.
-    #[arg(long = "as", value_name = "PROGRAM", value_parser = ["llama.cpp"])]
+    #[arg(long = "as", value_name = "PROGRAM", value_parser = ["llama.cpp"], conflicts_with = "kv")]
     pub like: Option<String>,
     /// Set weights of every convolution and linear layer to zero by magnitude first: 2:4, 4:8 or 50%.
     #[arg(long, value_name = "PATTERN")]

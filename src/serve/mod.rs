@@ -16,7 +16,7 @@ mod worker;
 
 use crate::args::Serve;
 use crate::control::Asked;
-use crate::exec::{Cancel, CompileOptions, DecodeOptions, KvFormat};
+use crate::exec::{Cancel, CompileOptions, DecodeOptions, KvFormat, most_in_turn};
 use crate::headless::out::{self, say, tell};
 use crate::headless::{Exit, runtime, setup, template};
 use crate::model::{ChatError, ChatMessage};
@@ -78,7 +78,14 @@ pub fn run(args: &Serve) -> Result<Exit> {
             bail!("`{spec}`: {e}");
         }
     }
-    let context = args.context.unwrap_or_else(|| model.info.context.unwrap_or(CONTEXT.1).min(CONTEXT.0));
+    let usual = model.info.context.unwrap_or(CONTEXT.1).min(CONTEXT.0);
+    let most = most_in_turn(&model.graph).filter(|most| args.context.is_none() && *most < usual);
+    let context = args.context.or(most).unwrap_or(usual);
+    if let Some(most) = most {
+        out::notes(
+            [format!("its positions are scaled otherwise in longer texts: contexts are of {most} tokens")].as_slice(),
+        );
+    }
     let opened = setup::device(&args.on)?;
     let options = CompileOptions::on(&opened).as_stored();
     let levelled =

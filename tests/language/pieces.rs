@@ -124,3 +124,58 @@ fn byte_pairs_that_sentencepiece_would_join_otherwise_are_refused() {
 fn whole(merge: &Value) -> String {
     format!("{}{}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap())
 }
+
+/// A tokenizer of byte pairs that begins texts does so wherever it goes, and what llama.cpp would cut otherwise is told or refused.
+#[test]
+fn what_begins_a_text_and_where_it_is_cut_is_kept_or_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out.gguf");
+    let small = crate::talker::with_tokenizer("llama", dir.path());
+    let path = small.join("tokenizer.json");
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let (token, id) = (json["added_tokens"][0]["content"].clone(), json["added_tokens"][0]["id"].clone());
+    let word = token.as_str().unwrap();
+    let config = serde_json::json!({ "bos_token": word, "add_bos_token": false });
+    std::fs::write(small.join("tokenizer_config.json"), config.to_string()).unwrap();
+    for begins in [true, false] {
+        let mut own = json.clone();
+        if begins {
+            own["post_processor"] = serde_json::json!({
+                "type": "TemplateProcessing",
+                "single": [{ "SpecialToken": { "id": word, "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+                "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 0 } }],
+                "special_tokens": { word: { "id": word, "ids": [id], "tokens": [word] } },
+            });
+        }
+        std::fs::write(&path, own.to_string()).unwrap();
+        assert_eq!(to_gguf(&open(&small), &out), Ok(vec![]));
+        let hub = dir.path().join(format!("hub-{begins}"));
+        formats::write(&hub, &open(&out), &Manifest::default(), "hf").unwrap();
+        for at in [&small, &out, &hub] {
+            let first = Tokenizer::of(at).unwrap().unwrap().first().map(u64::from);
+            assert_eq!(first, id.as_u64().filter(|_| begins), "{}", at.display());
+        }
+    }
+    // Damage that only using it shows, and what has no place there.
+    let refused = |change: &dyn Fn(&mut Value), words: &str| {
+        let mut other = json.clone();
+        change(&mut other);
+        std::fs::write(&path, other.to_string()).unwrap();
+        let error = to_gguf(&open(&small), &out).unwrap_err();
+        assert!(error.contains(words) && error.contains("hint: "), "{words}: {error}");
+        let hub = dir.path().join("hub-damaged");
+        formats::write(&hub, &open(&small), &Manifest::default(), "hf").unwrap().notes
+    };
+    let notes = refused(&|j| j["model"]["merges"] = serde_json::json!([["a", "zzzz"]]), "vocabulary cannot be used");
+    assert!(notes.iter().any(|n| n.contains("copied as it lies") && n.contains("zzzz")), "{notes:?}");
+    refused(&|j| j["normalizer"] = serde_json::json!({ "type": "Lowercase" }), "how this tokenizer cuts text");
+    // Blanks at an edge alone.
+    let from = network(&dir.path().join("net"), &["tokenizer.json"]);
+    let path = from.join("tokenizer.json");
+    let mut json: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    json["normalizer"] = Value::Null;
+    json["pre_tokenizer"] = serde_json::json!({ "type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "first", "split": false });
+    std::fs::write(&path, json.to_string()).unwrap();
+    let notes = to_gguf(&open(&from), &out).unwrap();
+    assert!(matches!(&notes[..], [n] if n.contains("begins with a blank or follows a special token")), "{notes:?}");
+}

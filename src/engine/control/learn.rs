@@ -369,7 +369,7 @@ mod tests {
             n
         };
         let (free, dear) = (changes(&[0.0, 0.0]), changes(&[0.3, 0.3]));
-        assert!(2 * dear < free, "{dear} of {free}");
+        assert!(3 * dear < 2 * free, "{dear} of {free}");
     }
 
     #[test]

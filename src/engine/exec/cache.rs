@@ -27,6 +27,12 @@ pub(crate) struct Cache {
     token_bytes: u64,
 }
 
+/// The most tokens that `graph` goes through one by one, where that has an end: beyond it every token is computed otherwise (LongRoPE, dynamic
+/// scaling), so that nothing kept would hold.
+pub fn most_in_turn(graph: &Graph) -> Option<usize> {
+    graph.live().filter_map(|(_, n)| n.op.facts().most_in_turn()).min()
+}
+
 impl Cache {
     /// Room for `sequences` sequences of `context` tokens; what nothing was decided of is kept in `format`. Memory is taken as it is written.
     ///

@@ -31,6 +31,7 @@ mod unfold;
 mod version;
 
 pub use backend::{ActivationMemory, Cut, Every, Live};
+pub use cache::most_in_turn;
 pub use cancel::{Cancel, Cancelled};
 pub(crate) use candle::timed_on;
 pub use capability::{Capabilities, Support, Timing};

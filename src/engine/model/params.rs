@@ -252,7 +252,7 @@ impl Param {
     }
 
     /// The blocks of a tensor in a format that is only read, as they are stored.
-    pub(super) fn as_coded(&self) -> Option<(Coded, &[u8])> {
+    pub fn as_coded(&self) -> Option<(Coded, &[u8])> {
         let Data::Coded { blob, offset, code } = &self.data else { return None };
         Some((*code, &blob[*offset..*offset + coded_bytes(*code, self.numel())]))
     }

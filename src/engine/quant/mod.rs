@@ -14,11 +14,14 @@ pub use gptq_blocks::{LearntBlocks, gptq_blocks};
 pub use histogram::Histogram;
 pub use shared::{LearntShared, share};
 
-use crate::graph::{Graph, Node, Op, ParamRole, param_shapes};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRole, param_shapes};
 
-/// Reachable nodes whose precision can be chosen: convolutions and linear layers, in graph order.
+/// Reachable nodes whose precision can be chosen: convolutions and linear layers, in graph order. Routers are left out: a few rows, whose scores say which
+/// experts a token goes to, and which llama.cpp and vLLM leave in floats as well.
 pub fn choosable(graph: &Graph) -> Vec<&Node> {
-    graph.live().map(|(_, n)| n).filter(|n| n.op.is_conv_or_linear()).collect()
+    let routers: Vec<NodeId> =
+        graph.live().filter_map(|(_, n)| matches!(n.op, Op::Route(_)).then(|| n.inputs.first().copied())?).collect();
+    graph.live().filter(|(id, n)| n.op.is_conv_or_linear() && !routers.contains(id)).map(|(_, n)| n).collect()
 }
 
 /// Reachable layers that `plan` runs in static int8, in graph order.

@@ -10,9 +10,10 @@ use crate::exec::kernel::attention::{Attention, Part};
 use crate::exec::kernel::cached::KvFormat;
 use crate::exec::kernel::dense::{Dense, Source};
 use crate::exec::kernel::geometry::{Codes, Epilogue, Geometry};
+use crate::exec::kernel::inputs::{self, Minima, Rounding};
 use crate::exec::kernel::simple::{self, PoolGeometry};
 use crate::exec::kernel::window::Windowing;
-use crate::exec::kernel::{Par, experts, inputs, rope, rows, split, vector};
+use crate::exec::kernel::{Par, experts, rope, rows, split, vector};
 use crate::exec::unfold::Window;
 use crate::graph::{NodeId, Op, ParamRole, Precision, Runs, channel_axis, op};
 use crate::model::fp8;
@@ -321,37 +322,34 @@ impl Builder<'_> {
 
     /// A linear whose weight is multiplied as it is stored, if that is asked for and can be.
     fn as_stored(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<Option<NamedKernel>> {
-        let no_kernel = |why: &str| ExecError::unsupported(self.node, format!("{why}; hint: leave --as out"));
-        let (Some(weight), None) = (self.stored(shape)?, self.chain.bn) else {
-            let floats = self.wanted() == Precision::F32;
-            return if self.as_llama_cpp && !floats {
-                let label = self.wanted().label();
-                Err(no_kernel(&format!(
-                    "is in {label}, which llama.cpp has no format for: evaluate the GGUF file that `paring convert` makes of it"
-                )))
-            } else {
-                Ok(None)
-            };
-        };
+        let (Some(weight), None) = (self.stored(shape)?, self.chain.bn) else { return Ok(None) };
         let folded = self.folded(geo.out_channels, has_bias)?;
         let epilogue = Epilogue { bias: folded.bias, act: self.act() };
-        let Some(dense) = Dense::stored(geo, &weight, &epilogue) else {
-            return if self.as_llama_cpp {
-                Err(no_kernel("has a weight that this processor has no kernel for"))
-            } else {
-                Ok(None)
-            };
-        };
+        let Some(dense) = Dense::stored(geo, &weight, &epilogue) else { return Ok(None) };
         let (name, bytes) = (dense.kernel(), weight.stored_bytes() + folded.stored);
-        let rounds = weight.packed().map(|(packed, _)| packed).filter(|_| self.as_llama_cpp);
+        let (rounds, width) = (self.rounds()?, geo.channels.max(1));
+        let minima = Minima::of(&weight).filter(|_| rounds.is_some());
         let run = kernel(move |call, out| {
-            let x = call.input(0);
-            let Some(packed) = rounds else { return dense.run(x, call.residual(), out, call.par) };
-            let (mut rounded, width) = (x.to_vec(), geo.channels.max(1));
-            split(call.par, &mut rounded, width, |_, row| inputs::round(packed, row));
-            dense.run(&rounded, call.residual(), out, call.par);
+            let more = minima.as_ref().map(|m| m.beside(call.input(0), call.residual(), call.par));
+            let x = inputs::rows(rounds, width, call.input(0), call.par);
+            dense.run(&x, more.as_deref().or(call.residual()), out, call.par)
         });
         Ok(Some((run, name, [bytes; 2])))
+    }
+
+    /// What becomes of the rows that the leading node's weight is multiplied with: nothing, unless another program is imitated.
+    ///
+    /// # Errors
+    /// A precision that llama.cpp has no format for.
+    fn rounds(&self) -> Result<Option<Rounding>> {
+        let weight = self.params.get(self.node.param(ParamRole::Weight).unwrap_or_default());
+        let Some(weight) = weight.ok().filter(|_| self.as_llama_cpp) else { return Ok(None) };
+        Rounding::of(self.wanted().weights(), weight).map_err(|label| {
+            let why = format!(
+                "is in {label}, which llama.cpp has no format for: evaluate the GGUF file that `paring convert` makes of it; hint: leave --as out"
+            );
+            ExecError::unsupported(self.node, why)
+        })
     }
 
     fn dense(&self, geo: Geometry, shape: &[usize], has_bias: bool) -> Result<NamedKernel> {
@@ -382,8 +380,9 @@ impl Builder<'_> {
                 4 * weight.numel() as u64
             }
         };
+        let (rounds, width) = (self.rounds()?, geo.channels.max(1));
         let run = kernel(move |call, out| {
-            let x = call.input(0);
+            let x = &*inputs::rows(rounds, width, call.input(0), call.par);
             if precision == Precision::Fp8 {
                 // Simulated in full: activations as they would be stored, too.
                 let each = if geo.codes == Codes::Row { geo.channels } else { x.len() / call.images.max(1) };

@@ -57,8 +57,8 @@ fn sliding(r: &Reader, kind: &str, layers: usize) -> Result<Vec<Option<usize>>> 
         "qwen3_moe" => Ok(vec![told.filter(|_| c.bool("use_sliding_window").is_ok_and(|b| b == Some(true))); layers]),
         // Null turns it off; its class has one where nothing is said.
         "mistral" => Ok(vec![count(r, "sliding_window", 4096)?; layers]),
-        // The class takes none; in a GGUF file Mistral is called so.
-        "llama" if r.names.source == Source::HuggingFace => Ok(Vec::new()),
+        // The class takes none; llama.cpp reads none of these architectures' files, Mistral's among them.
+        "llama" | "deci" => Ok(Vec::new()),
         _ => Ok(vec![told; layers]),
     }
 }

@@ -12,8 +12,9 @@ use super::export::{Manifest, format_of};
 use super::families::{Source, called, stack_of};
 use super::ggml::{Block, Coded};
 use super::gguf::{self, Fields};
-use super::origin::{CONFIG, Said};
+use super::origin::{CONFIG, Said, VOCABULARY_NOTE};
 use super::{Dtype, ImatrixMark, Model, ModelError, Result, printable, written};
+use crate::graph::op::{Beyond, Longer};
 use crate::graph::rotary::Pairs;
 use crate::graph::{Graph, Op};
 use crate::words::{self, counted};
@@ -145,7 +146,7 @@ pub fn gguf(path: &Path, model: &Model, manifest: &Manifest) -> Result<Written> 
     let arch = shape.architecture(&was).map_err(unfit)?;
     let tensors = tensors(model, &said, &names, &shape, arch, &unfit)?;
     let mut fields = fields(&said, &shape, &was, arch, &tensors);
-    let notes = notes(model, &shape, &was, arch, &tensors);
+    let notes = notes((model, &said), &shape, &was, arch, &tensors);
     if let Some(mark) = manifest.imatrix() {
         importances(&mut fields, &mark);
     }
@@ -319,6 +320,7 @@ fn fields(said: &Said, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'
     f.u32("general.file_type", file_type(tensors));
     f.u32("general.quantization_version", 2);
     f.remove(CONFIG);
+    f.remove(VOCABULARY_NOTE);
     ["general.alignment", "split.no", "split.count", "split.tensors.count"].iter().for_each(|key| f.remove(key));
     f.rename(&old(""), &format!("{arch}."));
     f.string("general.architecture", arch);
@@ -388,16 +390,26 @@ fn file_type(tensors: &[Tensor<'_>]) -> usize {
 
 /// How many tokens back layers look, where llama.cpp's `arch` has them look at all.
 fn blind_window(graph: &Graph, arch: &str) -> Option<usize> {
-    // `llama_model::load_hparams`: who reads `attention.sliding_window`.
-    if ["gemma2", "gemma3", "phi3"].contains(&arch) {
+    // `llama_model::load_hparams`: who heeds `attention.sliding_window` (Phi-3's is read and turned off).
+    if ["gemma2", "gemma3"].contains(&arch) {
         return None;
     }
     graph.live().filter_map(|(_, n)| if let Op::Attention(a) = &n.op { a.most } else { None }).min()
 }
 
+/// The longest text whose positions have LongRoPE's first divisors.
+fn longer(graph: &Graph) -> Option<usize> {
+    graph.live().find_map(|(_, n)| match &n.op {
+        Op::Rope(rope) => match rope.scaling.as_deref()?.beyond.as_ref()? {
+            Beyond { tokens, how: Longer::Divided(_) } => Some(*tokens),
+            Beyond { .. } => None,
+        },
+        _ => None,
+    })
+}
+
 /// YaRN's bounds as the file tells them, where they are others than llama.cpp's own.
-fn betas(model: &Model, arch: &str) -> Option<[f64; 2]> {
-    let said = model.origin.said(&model.graph, &model.info).ok().flatten()?;
+fn betas(said: &Said, arch: &str) -> Option<[f64; 2]> {
     let m = &said.metadata;
     let key = |name: &str| format!("{arch}.rope.scaling.{name}");
     m.string(&key("type")).filter(|kind| *kind == "yarn")?;
@@ -409,23 +421,30 @@ fn betas(model: &Model, arch: &str) -> Option<[f64; 2]> {
 }
 
 /// What is otherwise in the file than was decided, and how it is loaded.
-fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Vec<String> {
+fn notes((model, said): (&Model, &Said), shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<'_>]) -> Vec<String> {
     let mut out = Vec::new();
     if was != arch {
         out.push(format!(
             "layers are of unlike shapes, which llama.cpp's `{was}` cannot be told: the file's architecture is `{arch}`, which computes the same"
         ));
     }
+    out.extend(said.metadata.string(VOCABULARY_NOTE).map(str::to_owned));
     if let Some(window) = blind_window(&model.graph, arch) {
         out.push(format!(
             "its sliding window of {window} tokens has no place in llama.cpp's `{arch}`, whose layers look at all tokens before: on longer texts the file is \
              another network than this one"
         ));
     }
-    if let Some([fast, slow]) = betas(model, was) {
+    if let Some([fast, slow]) = betas(said, was) {
         out.push(format!(
             "its positions are scaled by YaRN with a beta_fast of {fast} and a beta_slow of {slow}: llama.cpp (its release v0.5.0) takes 32 and 1 unless it is called \
              with --yarn-beta-fast {fast} --yarn-beta-slow {slow}"
+        ));
+    }
+    if let Some(tokens) = longer(&model.graph) {
+        out.push(format!(
+            "its positions are scaled by LongRoPE, otherwise in texts of more than {tokens} tokens: llama.cpp goes by the size of its context (-c) instead, so that \
+             shorter texts need one of {tokens} at most"
         ));
     }
     let gone: Vec<usize> = (0..shape.were).filter(|i| shape.layers.iter().all(|l| l.was != *i)).collect();
@@ -454,7 +473,7 @@ fn notes(model: &Model, shape: &Shape, was: &str, arch: &str, tensors: &[Tensor<
     }
     let wide: u64 =
         (tensors.iter()).filter(|t| t.is_matrix() && t.kind == Kind::Float(Dtype::F32)).map(|t| t.numel() as u64).sum();
-    if wide > 0 && tensors.iter().any(|t| matches!(t.kind, Kind::Block(_))) {
+    if wide > 0 && tensors.iter().any(|t| matches!(t.kind, Kind::Block(_) | Kind::Coded(_))) {
         let all = words::bytes(4 * wide);
         out.push(format!("{wide} weights for which no precision was decided are exact in F32: {all}"));
     }

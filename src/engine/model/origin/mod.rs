@@ -26,6 +26,8 @@ pub(super) const CONFIG: &str = "paring.config";
 /// Why there is no vocabulary, or nothing at all, where that has a reason.
 const NO_VOCABULARY: &str = "paring.no_vocabulary";
 const NOTHING: &str = "paring.no_metadata";
+/// What is otherwise about the vocabulary, as a note.
+pub(super) const VOCABULARY_NOTE: &str = "paring.vocabulary_note";
 
 /// Where metadata and vocabulary are found.
 #[derive(Debug, Clone, Default)]
@@ -125,7 +127,7 @@ impl Origin {
             Origin::None => Ok(None),
             Origin::Said(said) => Ok(Some(Arc::clone(said))),
             Origin::Beside => {
-                let (fields, others) = hub::told(graph, info).unwrap_or_else(|why| {
+                let (mut fields, others) = hub::told(graph, info).unwrap_or_else(|why| {
                     let mut f = Fields::default();
                     let why = match why {
                         ModelError::Unsupported { why, .. } => why,
@@ -134,6 +136,13 @@ impl Origin {
                     f.string(NOTHING, &why);
                     (f, Vec::new())
                 });
+                let said = Said::of(&fields, others.clone(), &info.source)?;
+                let (key, why) = match said.as_ref().map(|s| vocabulary::compared(&s.metadata, &info.source)) {
+                    None | Some(vocabulary::Cut::Alike) => return Ok(said),
+                    Some(vocabulary::Cut::Edges(why)) => (VOCABULARY_NOTE, why),
+                    Some(vocabulary::Cut::Otherwise(why)) => (NO_VOCABULARY, why),
+                };
+                fields.string(key, &why);
                 Said::of(&fields, others, &info.source)
             }
         }

@@ -5,7 +5,7 @@
 //! written for it, and the reason is kept.
 
 use crate::files;
-use crate::model::gguf::Fields;
+use crate::model::gguf::{Fields, Metadata};
 use crate::model::hf::{Json, MAX_BYTES};
 use crate::model::tokenizer::{BYTE, CONTROL, NORMAL, Pieces, Tokenizer, UNKNOWN, UNUSED, USERS, cut_name};
 use crate::model::{ModelError, Result, printable};
@@ -42,12 +42,8 @@ pub(super) fn of(
             },
             false => byte_pairs(f, &json, rows),
         };
-        if json["model"]["byte_fallback"] == true {
-            // What llama.cpp takes for granted of such a vocabulary.
-            f.bool("tokenizer.ggml.add_bos_token", Tokenizer::of(source)?.is_some_and(|t| t.first().is_some()));
-        }
         return match written {
-            Ok(()) => special(f, &json, dir, config).map(Ok),
+            Ok(()) => special(f, &json, dir, config).map(|()| begins(f, source)),
             Err(why) => Ok(Err(format!("{why} (`{}`)", printable(&path.to_string_lossy())))),
         };
     }
@@ -62,7 +58,7 @@ pub(super) fn of(
                         f.u32(&format!("tokenizer.ggml.{word}_token_id"), id as usize);
                     }
                 }
-                special(f, &json, dir, config).map(Ok)
+                special(f, &json, dir, config).map(|()| begins(f, source))
             }
             Err(why) => Ok(Err(format!("{why} (`{}`)", printable(&model.to_string_lossy())))),
         };
@@ -76,6 +72,58 @@ pub(super) fn of(
     }
     pieces(f, tokens, scores);
     Ok(Ok(()))
+}
+
+/// Says whether a text begins with a token, as its own tokenizer has it: what goes without saying is another matter for every way to cut. The error is why
+/// its own cannot be used, in words.
+fn begins(f: &mut Fields, source: &Path) -> std::result::Result<(), String> {
+    let own = Tokenizer::of(source).map_err(|e| format!("its vocabulary cannot be used: {e}"))?;
+    f.bool("tokenizer.ggml.add_bos_token", own.is_some_and(|t| t.first().is_some()));
+    Ok(())
+}
+
+/// Texts that every vocabulary is tried on, and such as differ at their edges alone.
+const TRIED: [&str; 3] = [
+    "The quick brown fox, 1984: \"naïve café\"!\nA new line\tand a tab.",
+    "def f(x):\n    return x * 2  # 日本語 🙂",
+    "It's the 3rd o'clock; we'll see?",
+];
+const EDGES: [&str; 2] = [" hello", "x{}y"];
+
+/// What is otherwise about how the vocabulary that is written in `m` cuts text than how the original's does.
+pub(super) enum Cut {
+    Alike,
+    /// Text at an edge, which a note says.
+    Edges(String),
+    /// All text, or it cannot be read.
+    Otherwise(String),
+}
+
+/// Tries what is written in `m` on a few texts beside the original's vocabulary.
+pub(super) fn compared(m: &Metadata, source: &Path) -> Cut {
+    let (Ok(Some(own)), theirs) = (Tokenizer::of(source), Tokenizer::told(m, source)) else { return Cut::Alike };
+    let theirs = match theirs {
+        Ok(Some(theirs)) => theirs,
+        Ok(None) => return Cut::Alike,
+        Err(e) => return Cut::Otherwise(format!("what is written of its vocabulary cannot be read: {e}")),
+    };
+    let alike = |text: &str| own.encode(text).ok() == theirs.encode(text).ok();
+    if let Some(text) = TRIED.into_iter().find(|text| !alike(text)) {
+        return Cut::Otherwise(format!(
+            "its vocabulary cuts text otherwise than llama.cpp would, such as `{}`",
+            printable(text)
+        ));
+    }
+    let special = m.count("tokenizer.ggml.bos_token_id").or_else(|| m.count("tokenizer.ggml.eos_token_id"));
+    let tokens = m.strings("tokenizer.ggml.tokens").unwrap_or_default();
+    let special = special.and_then(|id| tokens.get(id)).copied().unwrap_or_default();
+    match EDGES.iter().map(|text| text.replace("{}", special)).find(|text| !alike(text)) {
+        Some(text) => Cut::Edges(format!(
+            "llama.cpp cuts text that begins with a blank or follows a special token otherwise than its `tokenizer.json`, such as `{}`",
+            printable(&text)
+        )),
+        None => Cut::Alike,
+    }
 }
 
 /// Tokens with scores, as llama2.c has them: the unknown token, beginning and end come first.
@@ -175,10 +223,8 @@ fn special(f: &mut Fields, json: &Value, dir: &Path, config: &Json) -> Result<()
             f.u32(&format!("tokenizer.ggml.{ours}_token_id"), usize::try_from(id).unwrap_or(usize::MAX));
         }
     }
-    for word in ["add_bos_token", "add_eos_token"] {
-        if let Some(yes) = said.field(word).and_then(Value::as_bool) {
-            f.bool(&format!("tokenizer.ggml.{word}"), yes);
-        }
+    if let Some(yes) = said.field("add_eos_token").and_then(Value::as_bool) {
+        f.bool("tokenizer.ggml.add_eos_token", yes);
     }
     let beside = dir.join("chat_template.jinja");
     let template = match said.field("chat_template").and_then(Value::as_str) {

@@ -2,6 +2,7 @@
 //! which a `tokenizer.json` cuts text.
 
 use super::Vocabulary;
+use super::pieces::template;
 use serde_json::{Map, Value, json};
 
 /// How GPT-4's and later vocabularies cut text; `{}` is how long a run of digits may be. (llama.cpp's `llama-vocab.cpp`; the models'
@@ -42,11 +43,11 @@ fn whole_words(pre: &str) -> bool {
     ["llama-bpe", "tekken"].contains(&pre)
 }
 
-/// The vocabulary, its merges and `tokenizer.ggml.pre` as a `tokenizer.json`.
+/// The vocabulary, its merges and `tokenizer.ggml.pre` as a `tokenizer.json`; `begin`: the token that it puts before a text.
 ///
 /// # Errors
 /// The name of a way to cut text that is not known.
-pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str) -> Result<Value, String> {
+pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str, begin: Option<u32>) -> Result<Value, String> {
     let bytes = |regex: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": regex });
     let pre = plain(pre);
     let pre_tokenizer = match (pre, pattern(pre)) {
@@ -80,7 +81,7 @@ pub(super) fn json(v: &Vocabulary<'_>, merges: &[&str], pre: &str) -> Result<Val
         "added_tokens": added,
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,
-        "post_processor": null,
+        "post_processor": template(v, begin),
         "decoder": bytes(true),
         "model": {
             "type": "BPE",
@@ -141,7 +142,7 @@ mod tests {
     fn a_way_to_cut_text_has_the_name_that_it_came_by() {
         let vocabulary = Vocabulary { tokens: vec!["a"], types: Vec::new() };
         for pre in ["gpt-2", "smollm", "qwen2", "llama-bpe", "dbrx", "tekken", "gpt-4o"] {
-            let mut said = json(&vocabulary, &[], pre).unwrap();
+            let mut said = json(&vocabulary, &[], pre, None).unwrap();
             assert_eq!(cut_name(&said), Some(pre));
             said["normalizer"] = json!({ "type": "Lowercase" });
             assert_eq!(cut_name(&said), None, "{pre}");

@@ -86,7 +86,13 @@ impl Tokenizer {
             let text = files::read(&hub, MAX_BYTES).map_err(ModelError::read(&hub))?;
             let told = Tokenizer::hub(&text, &hub, None, ends_beside(&dir))?;
             let begin = begin_beside(&dir, |token| told.id(token))?;
-            let begins = begin.is_some() && told.puts_first()? == begin;
+            // transformers' classes of SentencePiece's kind go by what is said, whatever lies in the file.
+            let said = Json::read(dir.join("tokenizer_config.json"))?;
+            let class = said.string("tokenizer_class")?.unwrap_or_default();
+            let own = ["Llama", "CodeLlama", "Gemma"].iter().any(|kind| class.starts_with(kind));
+            let asked = said.bool("add_bos_token")?.filter(|_| own);
+            let asked = asked.map_or_else(|| told.puts_first().map(|first| first == begin), Ok)?;
+            let begins = begin.is_some() && asked;
             return Ok(Some(Tokenizer { begin, begins, ..told }));
         }
         let pieces = dir.join("tokenizer.model");
@@ -320,7 +326,7 @@ fn of_metadata(m: &Metadata, path: &Path) -> Result<Option<Tokenizer>> {
             // What llama.cpp cuts by then (and by `default`) is none of the ways that are known here.
             let pre =
                 m.string("tokenizer.ggml.pre").ok_or_else(|| unknown("it does not tell how text is cut".into()))?;
-            let json = gpt2::json(&vocabulary, &merges, pre)
+            let json = gpt2::json(&vocabulary, &merges, pre, None)
                 .map_err(|pre| unknown(format!("its text is cut by `{}`, which is not known", printable(&pre))))?;
             let tokenizer = Tokenizer::hub(json.to_string().as_bytes(), path, begin, ends)?;
             // As llama.cpp where the file does not say.
@@ -364,7 +370,9 @@ impl Tokenizer {
         }
         let merges = m.strings("tokenizer.ggml.merges").ok_or("it has no merges")?;
         let pre = m.string("tokenizer.ggml.pre").ok_or("it does not tell how text is cut")?;
-        let json = gpt2::json(&vocabulary, &merges, pre);
+        let begin = m.count("tokenizer.ggml.bos_token_id").and_then(|n| u32::try_from(n).ok());
+        let begins = m.bool("tokenizer.ggml.add_bos_token").unwrap_or(LLAMA_3.contains(&pre));
+        let json = gpt2::json(&vocabulary, &merges, pre, begin.filter(|_| begins));
         json.map(Some).map_err(|pre| format!("its text is cut by `{}`, which is not known", printable(&pre)))
     }
 }

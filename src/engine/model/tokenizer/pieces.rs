@@ -266,13 +266,6 @@ pub(super) fn json(v: &Vocabulary<'_>, scores: &[f64], prefix: bool, begin: Opti
         true => decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 })),
         false => _ = normal.remove(0),
     }
-    let begin = begin.and_then(|id| Some((id, *v.tokens.get(id as usize)?)));
-    let template = begin.map_or(Value::Null, |(id, token)| {
-        let first = json!({ "SpecialToken": { "id": token, "type_id": 0 } });
-        let text = |id: &str, kind: u8| json!({ "Sequence": { "id": id, "type_id": kind } });
-        json!({ "type": "TemplateProcessing", "single": [first, text("A", 0)], "pair": [first, text("A", 0), text("B", 1)],
-            "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } } })
-    });
     json!({
         "version": "1.0",
         "truncation": null,
@@ -280,7 +273,7 @@ pub(super) fn json(v: &Vocabulary<'_>, scores: &[f64], prefix: bool, begin: Opti
         "added_tokens": added,
         "normalizer": { "type": "Sequence", "normalizers": normal },
         "pre_tokenizer": null,
-        "post_processor": template,
+        "post_processor": template(v, begin),
         "decoder": { "type": "Sequence", "decoders": decoders },
         "model": {
             "type": "BPE",
@@ -294,6 +287,17 @@ pub(super) fn json(v: &Vocabulary<'_>, scores: &[f64], prefix: bool, begin: Opti
             "vocab": vocab,
             "merges": merges,
         },
+    })
+}
+
+/// The post-processor that puts `begin` before a text; null for none.
+pub(super) fn template(v: &Vocabulary<'_>, begin: Option<u32>) -> Value {
+    let begin = begin.and_then(|id| Some((id, *v.tokens.get(id as usize)?)));
+    begin.map_or(Value::Null, |(id, token)| {
+        let first = json!({ "SpecialToken": { "id": token, "type_id": 0 } });
+        let text = |id: &str, kind: u8| json!({ "Sequence": { "id": id, "type_id": kind } });
+        json!({ "type": "TemplateProcessing", "single": [first, text("A", 0)], "pair": [first, text("A", 0), text("B", 1)],
+            "special_tokens": { token: { "id": token, "ids": [id], "tokens": [token] } } })
     })
 }
 

@@ -71,7 +71,11 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
         alike(&model.graph, first.hidden).map_err(unfit)?;
     }
     let [keys, values] = shape.head.unwrap_or([0, 0]);
-    if keys != values || from_gguf && shape.turned.is_some_and(|t| t != keys) {
+    let partial = shape.turned.filter(|t| from_gguf && *t != keys);
+    if let Some(turned) = partial.filter(|_| kind == "phi3") {
+        c.insert("partial_rotary_factor".into(), json!(turned as f64 / keys as f64));
+    }
+    if keys != values || partial.is_some() && kind != "phi3" {
         return Err(plain("its heads are of a shape that a `config.json` cannot tell".into()));
     }
     if kind == "gpt2" && first.heads * keys != shape.dim {
@@ -188,7 +192,11 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
         if let Some(table) = said.others.keys().find(|k| k.starts_with("rope_f")) {
             // Llama 3's frequencies, reduced to a table.
             let rope = graph.live().find_map(|(_, n)| if let Op::Rope(rope) = &n.op { Some(rope) } else { None });
-            let Some(said) = rope.filter(|_| table == "rope_freqs.weight").and_then(llama3) else {
+            let words = match table.as_str() {
+                "rope_freqs.weight" => rope.and_then(llama3),
+                _ => rope.and_then(|rope| longrope(rope, c)),
+            };
+            let Some(said) = words else {
                 return Err(Unfit::new(
                     format!(
                         "its rotary positions are divided by a table (`{}`), for which a `config.json` has no words",
@@ -207,6 +215,23 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
         }
     }
     Ok(())
+}
+
+/// The words for LongRoPE's two tables; the length of the texts before they are stretched goes into `c`.
+fn longrope(rope: &op::Rope, c: &mut Map<String, Value>) -> Option<Value> {
+    let op::Scaling { divisors, factor, beyond } = rope.scaling.as_deref()?;
+    let op::Beyond { tokens, how: op::Longer::Divided(long) } = beyond.as_ref()? else { return None };
+    // As they were written, in f32.
+    let list =
+        |all: &[f64]| -> Vec<f64> { all.iter().map(|d| (*d as f32).to_string().parse().unwrap_or(*d)).collect() };
+    c.insert("original_max_position_embeddings".into(), json!(tokens));
+    let scale = c.get("max_position_embeddings").and_then(Value::as_f64).unwrap_or(0.0) / *tokens as f64;
+    let usual = if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / (*tokens as f64).ln()).sqrt() };
+    let mut said = json!({ "rope_type": "longrope", "type": "longrope", "short_factor": list(divisors), "long_factor": list(long) });
+    if (factor / usual - 1.0).abs() > 1e-5 {
+        said["attention_factor"] = json!(factor);
+    }
+    Some(said)
 }
 
 /// The words for a table of divisors that is one of those published with Llama 3.1 to 3.3; `None` for another.

@@ -150,9 +150,7 @@ fn fill(dir: &Path, model: &Model, manifest: &Manifest) -> Result<Written> {
         files::write(&path, text).map_err(ModelError::write(&path))
     };
     put(CONFIG, &format!("{:#}\n", Value::Object(config)))?;
-    if let Some(why) = vocabulary::put(model, dir)? {
-        notes.push(format!("no vocabulary is written: {why}"));
-    }
+    notes.extend(vocabulary::put(model, dir)?);
     let path = dir.join(WEIGHTS);
     let hash = weights::write(&path, &tensors)?;
     Ok(Written { hash, notes, ..Written::default() })

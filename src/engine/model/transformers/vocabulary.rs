@@ -24,7 +24,11 @@ pub(super) const FILES: &[&str] = &[
 /// No vocabulary comes near this many bytes.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Writes them into `dir`; why there are none, in words.
+fn none(why: &str) -> String {
+    format!("no vocabulary is written: {why}")
+}
+
+/// Writes them into `dir`; a note on why there are none, or none of use.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -41,14 +45,21 @@ pub(super) fn put(model: &Model, dir: &Path) -> Result<Option<String>> {
             write(name, &files::read(&path, MAX_BYTES).map_err(ModelError::read(&path))?)?;
             any |= name.starts_with("tokenizer") || *name == "vocab.json";
         }
-        return Ok((!any).then(|| "none lies beside the original's weights".to_owned()));
+        let own = Tokenizer::of(&model.info.source).err();
+        return Ok(match (any, own) {
+            (false, _) => Some(none("none lies beside the original's weights")),
+            (true, Some(e)) => Some(format!(
+                "the vocabulary is copied as it lies beside the original's weights, and cannot be used: {e}"
+            )),
+            (true, None) => None,
+        });
     }
-    let Some(said) = model.origin.said(&model.graph, &model.info)? else { return Ok(Some("none is known".to_owned())) };
+    let Some(said) = model.origin.said(&model.graph, &model.info)? else { return Ok(Some(none("none is known"))) };
     let m = &said.metadata;
     let json = match Tokenizer::hub_json(m) {
         Ok(Some(json)) => json,
-        Ok(None) => return Ok(Some("only byte pairs and SentencePiece's become a `tokenizer.json` here".to_owned())),
-        Err(why) => return Ok(Some(why)),
+        Ok(None) => return Ok(Some(none("only byte pairs and SentencePiece's become a `tokenizer.json` here"))),
+        Err(why) => return Ok(Some(none(&why))),
     };
     write("tokenizer.json", json.to_string().as_bytes())?;
     let mut config = Map::new();
