@@ -23,7 +23,7 @@ fn dice() -> (ChaCha8Rng, usize) {
 
 fn fixtures() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    let parts = ["language/vocabulary", "encoders/bert", "encoders/modernbert", "chat"];
+    let parts = ["language/vocabulary", "language/pieces", "encoders/bert", "encoders/modernbert", "chat"];
     parts.into_iter().map(|part| root.join(part).join("tokenizer.json")).collect()
 }
 
@@ -101,6 +101,48 @@ fn changed(json: &Value, paths: &[String], rng: &mut ChaCha8Rng) -> String {
         }
     }
     text
+}
+
+/// A `tokenizer.model` with bytes changed, cut off and doubled.
+#[test]
+fn mutated_sentence_pieces_cut_text_or_are_refused() {
+    let (mut rng, each) = dice();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.model");
+    let whole =
+        std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance/language/pieces/tokenizer.model"));
+    let (whole, mut read) = (whole.unwrap(), 0);
+    for round in 0..each {
+        let mut bytes = whole.clone();
+        for _ in 0..rng.random_range(1..4) {
+            let at = rng.random_range(0..bytes.len().max(1));
+            match rng.random_range(0..4) {
+                0 => bytes.truncate(at.max(1)),
+                1 => bytes.extend_from_within(at..),
+                _ if at < bytes.len() => bytes[at] = rng.random(),
+                _ => {}
+            }
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let start = Instant::now();
+        match Tokenizer::of(&path) {
+            Ok(found) => {
+                let found = found.expect("a file that was named");
+                read += 1;
+                for text in TEXTS {
+                    let ids = found.encode(text).unwrap();
+                    found.decode(&ids).unwrap();
+                }
+                found.decode(&[0, 7, u32::MAX]).unwrap();
+            }
+            Err(e) => {
+                let e = e.to_string();
+                assert!(e.contains("hint: ") && !e.chars().any(char::is_control), "round {round}: {e:?}");
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "round {round}");
+    }
+    assert!((each / 10..each).contains(&read), "{read} of {each} were read");
 }
 
 #[test]

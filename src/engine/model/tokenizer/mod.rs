@@ -60,7 +60,7 @@ enum Kind {
 
 impl Tokenizer {
     /// The tokenizer of the checkpoint at `path`: what a GGUF file holds, else what lies beside the weights; `None` where nothing
-    /// does. A `.json` file is one itself.
+    /// does. A `.json` file is one itself, and a `.model` of SentencePiece's.
     ///
     /// # Errors
     /// Files that cannot be read or are damaged, kinds of vocabularies that are not read, by name.
@@ -76,6 +76,11 @@ impl Tokenizer {
         if path.extension().is_some_and(|e| e == "json") {
             let text = files::read(path, MAX_BYTES).map_err(ModelError::read(path))?;
             return Tokenizer::hub(&text, path, None, Vec::new()).map(Some);
+        }
+        if path.extension().is_some_and(|e| e == "model") {
+            let own = Pieces::read(path)?;
+            let ends = own.end.into_iter().collect();
+            return Ok(Some(Tokenizer::new(Kind::Spm(own.spm()), path.to_owned(), own.begin, true, ends)));
         }
         let (files, dir) = weight_files(path)?;
         if let Some((metadata, file)) = gguf::told(&files)? {
