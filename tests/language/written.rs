@@ -176,7 +176,7 @@ fn cut_models_become_gguf_with_their_new_shapes() {
         if cuts.len() < even.len() {
             let error = to_gguf(&cut(&whole, &even), &out).unwrap_err();
             assert!(
-                error.contains("heads do not fill its width of 32") && error.contains("hint: keep its heads"),
+                error.contains("its heads (2) do not fill its width of 32") && error.contains("hint: keep its heads"),
                 "{error}"
             );
         }

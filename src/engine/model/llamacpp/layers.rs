@@ -164,7 +164,7 @@ impl Shape {
         let width = self.head.map_or(self.dim, |[keys, _]| keys * first.heads);
         if FILLED.contains(&arch) && width != self.dim {
             let why = format!(
-                "{} heads do not fill its width of {}, and llama.cpp's `{arch}` has as many as do",
+                "its heads ({}) do not fill its width of {}, and llama.cpp's `{arch}` has as many as do",
                 first.heads, self.dim
             );
             return Err(Unfit::new(why, "keep its heads and cut neurons or layers, or export as safetensors"));

@@ -77,9 +77,15 @@ pub(super) fn of(
 /// Says whether a text begins with a token, as its own tokenizer has it: what goes without saying is another matter for every way to cut. The error is why
 /// its own cannot be used, in words.
 fn begins(f: &mut Fields, source: &Path) -> std::result::Result<(), String> {
-    let own = Tokenizer::of(source).map_err(|e| format!("its vocabulary cannot be used: {e}"))?;
+    let own = Tokenizer::of(source).map_err(|e| format!("its vocabulary cannot be used: {}", without_hint(&e)))?;
     f.bool("tokenizer.ggml.add_bos_token", own.is_some_and(|t| t.first().is_some()));
     Ok(())
+}
+
+/// What an error says without its way out, which another one has.
+fn without_hint(e: &ModelError) -> String {
+    let text = e.to_string();
+    text.split_once("; hint: ").map_or(text.clone(), |(what, _)| what.to_owned())
 }
 
 /// Texts that every vocabulary is tried on, and such as differ at their edges alone.
@@ -105,7 +111,9 @@ pub(super) fn compared(m: &Metadata, source: &Path) -> Cut {
     let theirs = match theirs {
         Ok(Some(theirs)) => theirs,
         Ok(None) => return Cut::Alike,
-        Err(e) => return Cut::Otherwise(format!("what is written of its vocabulary cannot be read: {e}")),
+        Err(e) => {
+            return Cut::Otherwise(format!("what is written of its vocabulary cannot be read: {}", without_hint(&e)));
+        }
     };
     let alike = |text: &str| own.encode(text).ok() == theirs.encode(text).ok();
     if let Some(text) = TRIED.into_iter().find(|text| !alike(text)) {
