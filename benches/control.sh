@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Controllers beside fixed levels, by hand: benches/control.sh MODEL TEXT [PARING] [FLAG...]
+# Controllers beside fixed levels, by hand: [CALIB=200] [HELD=24] benches/control.sh MODEL TEXT [PARING] [FLAG...]
 #
 # Levels and controllers are made with the last quarter of TEXT and judged on its first: what is reported was never learnt from. Prints what
-# `paring control` tells; with --json, all of it. Times are compared window by window in turns, so that a shared machine disturbs all alike.
+# `paring control` tells; with --json, all of it. CALIB and HELD are windows of 144 tokens to make them with and to judge them on. Times are compared window by window in turns, so that a shared machine disturbs all alike.
 set -euo pipefail
 
 model=${1:?a language model}
@@ -23,4 +23,4 @@ n = len(text)
 (work / "calib.txt").write_text(lines(3 * n // 4, n), encoding="utf-8")
 PY
 "$paring" control "$model" --calib "$work/calib.txt" --data "$work/held.txt" --out "$work/control.safetensors" \
-    --levels 5 --window 144 --calib-limit 70 --limit 20 "$@"
+    --levels 5 --window 144 --calib-limit "${CALIB:-200}" --limit "${HELD:-24}" "$@"

@@ -11,7 +11,7 @@ mod session;
 mod talker;
 
 use candle_core::{Device, Tensor};
-use paring::control::{Ladder, Level, SearchOptions, branches, level_model, search};
+use paring::control::{Fits, Ladder, Level, SearchOptions, branches, level_model, level_models, search};
 use paring::exec::{Cancel, CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
 use paring::graph::ParamRole;
 use paring::model::{LoadOptions, Model, load};
@@ -62,6 +62,13 @@ fn plans(model: &Model, (groups, ladder): &(Vec<Group>, Ladder)) -> Vec<Plan> {
         .collect()
 }
 
+/// What is re-fitted for its levels on text of the same kind as [`ids`].
+fn fitted(model: &Model, groups: &[Group], ladder: &Ladder) -> Fits {
+    let all = ids(40 * 24);
+    let windows: Vec<Vec<u32>> = all.chunks(24).map(<[u32]>::to_vec).collect();
+    Fits::made(model, groups, ladder, &windows, &Cancel::default(), &mut |_, _| {}).unwrap()
+}
+
 fn over(plans: &[Plan], sequences: usize) -> Decoder {
     Decoder::over(plans, &DecodeOptions { sequences, context: 32, kv: KvFormat::F32 }).unwrap()
 }
@@ -89,6 +96,40 @@ fn a_level_is_the_network_with_what_it_leaves_out_at_zero() {
         let want = flat(&Plan::of(&zeroed, &CompileOptions::default()).unwrap().run(&x).unwrap());
         assert!(apart(&flat(&plan.run(&x).unwrap()), &want) < 1e-4);
     }
+}
+
+/// What a level leaves out is made up for on text that nothing was fitted on, in nats; levels that keep as much of a branch share what was fitted.
+#[test]
+fn what_reads_the_neurons_that_are_left_makes_up_for_the_others() {
+    let model = llama();
+    let (groups, mut ladder) = by_hand(&model);
+    // One level more, which narrows another branch besides.
+    let mut more = ladder.levels[1].clone();
+    more.kept[1] /= 2;
+    ladder.levels.truncate(2);
+    ladder.levels.push(more);
+    let fits = fitted(&model, &groups, &ladder);
+    let options = CompileOptions { threads: Some(1), ..CompileOptions::default() };
+    let other: Vec<u32> = ids(2000).split_off(1400);
+    let x = Tensor::from_vec(other, (25, 24), &Device::Cpu).unwrap();
+    let levels: Vec<Model> = level_models(&model, &groups, &ladder, &fits).collect::<Result<_, _>>().unwrap();
+    let run = |m: &Model| Plan::of(m, &options).unwrap().run(&x).unwrap();
+    let whole = run(&model);
+    let kl = |m: &Model| {
+        let mut all = paring::task::Divergences::default();
+        all.add(&whole, &run(m)).unwrap();
+        all.mean()
+    };
+    for (level, own) in ladder.levels.iter().zip(&levels).skip(1) {
+        let (fitted, plain) = (kl(own), kl(&level_model(&model, &groups, &ladder, level).unwrap()));
+        assert!(fitted < 0.9 * plain, "{fitted} {plain}");
+    }
+    let branch = &ladder.branches[0];
+    let (name, first) = &fits.of(branch, ladder.levels[1].kept[0]).unwrap()[0];
+    for level in &levels[1..] {
+        assert_eq!(level.params.get(name).unwrap().values(), first.values());
+    }
+    assert!(fits.of(branch, branch.order.len() as u32).is_none());
 }
 
 /// The same tokens at the same levels, in one piece or one by one, with other levels tried and taken back in between: the same logits. All

@@ -19,7 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("prune", &["graph", "model", "exec", "quant", "task"]),
     ("recover", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune"]),
     ("profile", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover"]),
-    ("control", &["graph", "model", "exec", "quant", "task", "eval", "prune", "profile"]),
+    ("control", &["graph", "model", "exec", "quant", "task", "data", "eval", "prune", "recover", "profile"]),
     ("plan", &["graph", "model", "quant", "prune", "profile", "recover", "task", "eval"]),
     (
         "session",

@@ -47,7 +47,7 @@ fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
     let kv: KvFormat = args.kv.parse().map_err(|e: String| UsageError::of("--kv", e))?;
     let learner: Learner = args.learner.parse().map_err(|e: String| UsageError::of("--learner", e))?;
     if learner == Learner::Whole {
-        bail!("--learner: `whole` sees what no learner may; hint: bandit or gradient");
+        bail!("--learner: `whole` is what both begin with; hint: bandit or gradient");
     }
     if !(2..=8).contains(&args.levels) {
         bail!("--levels: {} levels; hint: 2 to 8", args.levels);
@@ -152,7 +152,7 @@ impl Work<'_> {
             text: Path::new(&args.calib).file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
             device: device.to_owned(),
         };
-        let control = Control::new(model, made.ladder.clone(), policy, origin);
+        let control = Control::new(model, (made.ladder.clone(), made.fits.clone()), policy, origin);
         let hash = control::write(&args.out, model, &Manifest::default(), &control)?;
         let bytes = made.plans.iter().map(Plan::bytes_per_token).collect();
         let found = Found { made, bytes, means: made.lessons.means(args.prompt), arms };
@@ -212,6 +212,7 @@ impl Shown {
     fn show(&mut self, stage: Stage) {
         let (words, done, of) = match stage {
             Stage::Branches(t) => (format!("rung {} of {}: branches", t.rung, t.rungs), t.done, t.of),
+            Stage::Fits(done, of) => ("levels re-fitted".to_owned(), done, of),
             Stage::Times => return self.clear(),
             Stage::Tokens(done, of) => ("tokens".to_owned(), done, of),
             Stage::Levels(done, of) => ("levels".to_owned(), done, of),

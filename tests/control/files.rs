@@ -20,7 +20,9 @@ pub fn policy(levels: usize) -> Policy {
 
 fn control(model: &Model) -> Control {
     let origin = Origin { target: 0.8, text: "a text".into(), ..Origin::default() };
-    Control::new(model, by_hand(model).1, policy(3), origin)
+    let (groups, ladder) = by_hand(model);
+    let fits = crate::fitted(model, &groups, &ladder);
+    Control::new(model, (ladder, fits), policy(3), origin)
 }
 
 /// Writes the small model with levels and a policy.
@@ -43,11 +45,17 @@ fn a_file_holds_model_levels_and_policy() {
     let model = open(&path);
     let found = control::read(&model).unwrap().unwrap();
     assert_eq!((&found.ladder, &found.policy, &found.origin), (&given.ladder, &given.policy, &given.origin));
+    assert!(found.fits == given.fits && !found.fits.is_empty());
     let options = paring::exec::CompileOptions { threads: Some(1), ..Default::default() };
     let x = candle_core::Tensor::from_vec(crate::ids(9), (1, 9), &candle_core::Device::Cpu).unwrap();
-    for (a, b) in found.plans(&model, &options).unwrap().iter().zip(plans(&llama(), &by_hand(&llama()))) {
+    let before = given.plans(&llama(), &options).unwrap();
+    for (a, b) in found.plans(&model, &options).unwrap().iter().zip(&before) {
         assert_eq!(crate::flat(&a.run(&x).unwrap()), crate::flat(&b.run(&x).unwrap()));
     }
+    // The whole network is as it was; what is narrowed is not as without what was fitted.
+    let plain = plans(&llama(), &by_hand(&llama()));
+    let same = |l: usize| crate::flat(&before[l].run(&x).unwrap()) == crate::flat(&plain[l].run(&x).unwrap());
+    assert_eq!([0, 1].map(same), [true, false]);
     // Written anew, the same bytes.
     let again = dir.path().join("again.safetensors");
     written(&again);
@@ -67,7 +75,9 @@ fn what_does_not_fit_is_refused_by_name() {
     let good = dir.path().join("good.safetensors");
     written(&good);
     let bytes = export::carried(&good, CONTROL).unwrap().unwrap();
-    let good: Value = serde_json::from_slice(&bytes).unwrap();
+    let end = bytes.iter().position(|b| *b == b'\n').unwrap();
+    let good: Value = serde_json::from_slice(&bytes[..end]).unwrap();
+    let weights = &bytes[end..];
     let refused = |bytes: &[u8], words: &str| {
         let extra = Extra { name: CONTROL, bytes };
         export::safetensors_with(&path, &model, &Manifest::default(), &[extra]).unwrap();
@@ -78,13 +88,13 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(b"", "damaged");
     refused(b"{\"format\": 1", "damaged");
     refused(b"[1, 2]", "damaged");
-    refused(b"{\"format\": 2}", "has format 2, this program knows 1");
+    refused(b"{\"format\": 3}", "has format 3, this program knows 2");
     refused(b"{\"format\": 1, \"\x1b[2J\": 3}", "damaged");
     refused(&vec![b'['; 1 << 20], "damaged");
     let changed = |at: &str, value: Value| {
         let mut doc = good.clone();
         *doc.pointer_mut(at).unwrap_or_else(|| panic!("no {at}")) = value;
-        serde_json::to_vec(&doc).unwrap()
+        [&serde_json::to_vec(&doc).unwrap(), weights].concat()
     };
     refused(&changed("/weights", json!("0")), "for other weights");
     refused(&changed("/ladder/levels/1/kept/0", json!(4_000_000_000u32)), "level 1 keeps");
@@ -99,6 +109,31 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(&changed("/policy/table/rows", json!([[96, 0, 0]])), "tokens that the vocabulary has not");
     refused(&changed("/policy/table/rows", json!([[3, 0, 0], [2, 0, 0]])), "tokens that the vocabulary has not");
     refused(&changed("/policy/table/rows", json!([[3, 256, 0]])), "damaged");
+    refused(&changed("/told/0/kept", json!(5)), "no level keeps 5 neurons");
+    refused(&changed("/told/0/kept", json!(0)), "no level keeps 0 neurons");
+    refused(&changed("/told/0/group", json!("\u{1b}[2Jx")), "no level keeps");
+    refused(&changed("/told/0/param", json!("lm_head.weight")), "is not of what reads");
+    refused(&changed("/told/0/shape", json!([1_u64 << 40, 1_u64 << 40])), "has the shape");
+    refused(&changed("/told/0/format", json!({ "block": "q4_k" })), "whole blocks");
+    refused(&changed("/told/0/format", json!("f16")), "down_proj.weight` has values that are no numbers");
+    refused(&changed("/told/0/format", json!("i99")), "damaged");
+    refused(&changed("/told", json!([])), "bytes are left over");
+    let twice = json!([good["told"][0], good["told"][0]]);
+    refused(&changed("/told", twice.clone()), "bytes end within");
+    let mut doubled = changed("/told", twice);
+    doubled.extend_from_slice(&weights[1..]);
+    refused(&doubled, "twice");
+    refused(&bytes[..bytes.len() - 1], "bytes end within");
+    let mut none = bytes.clone();
+    none[end + 1..end + 5].copy_from_slice(&f32::NAN.to_le_bytes());
+    refused(&none, "values that are no numbers");
+    // One of before there were such weights.
+    let mut old = good.clone();
+    old.as_object_mut().unwrap().remove("told");
+    old["format"] = json!(1);
+    let extra = Extra { name: CONTROL, bytes: &serde_json::to_vec(&old).unwrap() };
+    export::safetensors_with(&path, &model, &Manifest::default(), &[extra]).unwrap();
+    assert!(control::read(&open(&path)).unwrap().unwrap().fits.is_empty());
     // As it was, it is taken.
     let extra = Extra { name: CONTROL, bytes: &bytes };
     export::safetensors_with(&path, &model, &Manifest::default(), &[extra]).unwrap();

@@ -155,7 +155,7 @@ fn control_makes_a_file_that_runs_and_refuses_what_it_cannot_judge() {
     for (calib, more, words) in [
         (&data, &[][..], "a controller is not judged on what it was made with"),
         (&calib, &["--target", "1.5"][..], "no share of the whole network's time"),
-        (&calib, &["--learner", "whole"][..], "sees what no learner may"),
+        (&calib, &["--learner", "whole"][..], "is what both begin with"),
         (&calib, &["--calib-limit", "9"][..], "windows of text are too few: 9, and 13 are needed"),
         (&calib, &["--least", "2"][..], "a share above 0 and below 1"),
     ] {

@@ -1,9 +1,11 @@
-//! A ladder and a policy as they are kept in a model's file: one JSON document that travels as a tensor of bytes, [`CONTROL`].
+//! A ladder and a policy as they are kept in a model's file: one JSON document that travels as a tensor of bytes, [`CONTROL`], and after its line the
+//! bytes of what was re-fitted for levels.
 //!
-//! What a level keeps is told by numbers of neurons; the weights are the file's own. Not here: the file (`model::export`). Invariant: what is
+//! What a level keeps is told by numbers of neurons; all other weights are the file's own. Not here: the file (`model::export`). Invariant: what is
 //! read fits the model that it came with, or is refused in words.
 
 use super::error::{ControlError, Result};
+use super::fits::{Fits, Told};
 use super::ladder::{Ladder, level_models};
 use super::learn::Learner;
 use super::policy::Policy;
@@ -17,8 +19,8 @@ use std::path::Path;
 /// The tensor of our own files that holds it.
 pub const CONTROL: &str = "paring_control.json";
 
-/// A document with a higher number is refused.
-const FORMAT: u32 = 1;
+/// A document with a higher number is refused. Those of before there were re-fitted weights have the first.
+const FORMAT: u32 = 2;
 
 /// How a controller came about, for people.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,11 +44,27 @@ pub struct Control {
     pub ladder: Ladder,
     pub policy: Policy,
     pub origin: Origin,
+    /// What the bytes after the line are.
+    #[serde(default)]
+    told: Vec<Told>,
+    #[serde(skip)]
+    pub fits: Fits,
 }
 
 impl Control {
-    pub fn new(model: &Model, ladder: Ladder, policy: Policy, origin: Origin) -> Control {
-        Control { format: FORMAT, weights: model.info.hash.clone(), ladder, policy, origin }
+    pub fn new(model: &Model, (ladder, fits): (Ladder, Fits), policy: Policy, origin: Origin) -> Control {
+        Control { format: FORMAT, weights: model.info.hash.clone(), ladder, policy, origin, told: fits.told().0, fits }
+    }
+
+    /// As [`parse`] reads it.
+    ///
+    /// # Errors
+    /// Numbers that JSON has not.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let mut out = serde_json::to_vec(self).map_err(|e| ControlError::Bad(format!("no JSON: {e}")))?;
+        out.push(b'\n');
+        out.extend(self.fits.told().1);
+        Ok(out)
     }
 
     /// The levels' plans, the whole network's first.
@@ -55,7 +73,7 @@ impl Control {
     /// What cutting and compiling report.
     pub fn plans(&self, model: &Model, options: &CompileOptions) -> Result<Vec<Plan>> {
         let groups = prune::groups(&model.graph);
-        level_models(model, &groups, &self.ladder).map(|level| Ok(Plan::of(&level?, options)?)).collect()
+        level_models(model, &groups, &self.ladder, &self.fits).map(|level| Ok(Plan::of(&level?, options)?)).collect()
     }
 }
 
@@ -66,7 +84,7 @@ impl Control {
 pub fn write(path: &Path, model: &Model, manifest: &Manifest, control: &Control) -> Result<String> {
     let stored = export::hash(model)?;
     let control = Control { weights: stored, ..control.clone() };
-    let bytes = serde_json::to_vec(&control).map_err(|e| ControlError::Bad(format!("no JSON: {e}")))?;
+    let bytes = control.to_bytes()?;
     Ok(export::safetensors_with(path, model, manifest, &[Extra { name: CONTROL, bytes: &bytes }])?)
 }
 
@@ -86,21 +104,25 @@ pub fn read(model: &Model) -> Result<Option<Control>> {
 /// One that is damaged, of a newer version, or for other weights; by name.
 pub fn parse(bytes: &[u8], model: &Model, file: &str) -> Result<Control> {
     let file = crate::model::printable(file);
-    let damaged = |why: String| ControlError::Damaged { file: file.clone(), why };
+    let damaged = |why: String| ControlError::Damaged { file: file.clone(), why: crate::model::printable(&why) };
     #[derive(Deserialize)]
     struct Version {
         format: u32,
     }
-    let no_json = |e: serde_json::Error| damaged(crate::model::printable(&e.to_string()));
+    let no_json = |e: serde_json::Error| damaged(e.to_string());
+    let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
+    let (bytes, weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
     let Version { format } = serde_json::from_slice(bytes).map_err(no_json)?;
     if format > FORMAT {
         return Err(ControlError::Newer { file, format, known: FORMAT });
     }
-    let control: Control = serde_json::from_slice(bytes).map_err(no_json)?;
+    let mut control: Control = serde_json::from_slice(bytes).map_err(no_json)?;
     if control.weights != model.info.hash {
         return Err(ControlError::Foreign { file });
     }
-    control.ladder.check(model, &prune::groups(&model.graph)).map_err(damaged)?;
+    let groups = prune::groups(&model.graph);
+    control.ladder.check(model, &groups).map_err(damaged)?;
+    control.fits = Fits::read((&control.told, weights), (model, &groups), &control.ladder).map_err(damaged)?;
     let vocabulary = model.graph.vocabulary().unwrap_or(0);
     control.policy.check(control.ladder.levels.len(), vocabulary).map_err(damaged)?;
     Ok(control)

@@ -1,10 +1,12 @@
 //! Why there is no ladder or no policy, or why one is refused.
 
+use crate::data::DataError;
 use crate::eval::EvalError;
 use crate::exec::{Cancelled, ExecError};
 use crate::model::{ModelError, ParamError};
 use crate::profile::ProfileError;
 use crate::prune::PruneError;
+use crate::recover::RepairError;
 use crate::task::TaskError;
 use crate::words::TensorError;
 
@@ -32,6 +34,10 @@ pub enum ControlError {
     Bad(String),
     #[error(transparent)]
     Prune(#[from] PruneError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Repair(#[from] RepairError),
     #[error(transparent)]
     Exec(#[from] ExecError),
     #[error(transparent)]

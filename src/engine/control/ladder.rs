@@ -4,6 +4,7 @@
 //! front of one order, so that a later level's are among an earlier one's.
 
 use super::error::{ControlError, Result};
+use super::fits::Fits;
 use crate::graph::{Graph, NodeId, Op, ParamRole, WeightFormat, experts};
 use crate::model::{Model, Param};
 use crate::prune::{self, Action, Group, GroupKind, MemberRole, Target};
@@ -174,9 +175,14 @@ pub fn level_model(model: &Model, groups: &[Group], ladder: &Ladder, level: &Lev
     Ok(cut)
 }
 
-/// `model` at every level of `ladder`, one after the other; see [`level_model`]. What two levels keep as much of is one copy: levels that take turns
-/// read less that the other has not.
-pub fn level_models(model: &Model, groups: &[Group], ladder: &Ladder) -> impl Iterator<Item = Result<Model>> {
+/// `model` at every level of `ladder`, one after the other, with what was re-fitted for them; see [`level_model`]. What two levels keep as much of is
+/// one copy: levels that take turns read less that the other has not.
+pub fn level_models(
+    model: &Model,
+    groups: &[Group],
+    ladder: &Ladder,
+    fits: &Fits,
+) -> impl Iterator<Item = Result<Model>> {
     let mut made: HashMap<(&str, u32), Vec<(String, Param)>> = HashMap::new();
     ladder.levels.iter().map(move |level| {
         let mut cut = level_model(model, groups, ladder, level)?;
@@ -185,7 +191,11 @@ pub fn level_models(model: &Model, groups: &[Group], ladder: &Ladder) -> impl It
                 continue;
             }
             let group = groups.iter().find(|g| g.id == branch.group);
-            let stored = || group.map(|group| narrowed(&cut, group)).unwrap_or_default();
+            let stored = || {
+                let mut own = group.map(|group| narrowed(&cut, group)).unwrap_or_default();
+                own.extend(fits.of(branch, *kept).into_iter().flatten().cloned());
+                own
+            };
             for (name, param) in made.entry((&branch.group, *kept)).or_insert_with(stored).iter() {
                 cut.params.insert(name.clone(), param.clone());
             }

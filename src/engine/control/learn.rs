@@ -1,6 +1,7 @@
-//! Learning what levels cost: a contextual bandit, a policy gradient, and, for comparison, a regression that sees what no learner may.
+//! Learning what levels cost: a contextual bandit, a policy gradient, and, for comparison, the regressions that both begin with.
 //!
-//! All walk through a [`Trace`] as decoding would, and the first two see at each token only the divergence of the level that they chose.
+//! All walk through a [`Trace`] as decoding would. Every level was run on it, so that regressions of all levels' divergences are there to begin with (a warm
+//! start, as of Zhang et al. 2019, arXiv 1901.00301); from then on the first two see at each token only the divergence of the level that they chose.
 //! Losses are nats of divergence; time has a price that rises while tokens take longer than the target on average and falls while they take less
 //! (dual ascent), and is settled at the end so that the whole trace takes the target. Everything is drawn by a seed.
 
@@ -16,14 +17,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Learner {
-    /// LinUCB with a ridge regression for each level (Li et al. 2010), for losses: the least lower bound is chosen.
+    /// LinUCB with a ridge regression for each level (Li et al. 2010), for losses: the least lower bound is chosen. It begins with [`Learner::Whole`].
     #[default]
     Bandit,
     /// A softmax over the levels' foretold costs, by REINFORCE with a linear baseline (Williams 1992). It begins with what a bandit learnt: from
     /// nothing it settles on a single level long before the signals tell.
     Gradient,
-    /// Ridge regressions of every level's divergence, seen at each token whatever was chosen: no learner that may be run so, an upper
-    /// bound to what they can learn.
+    /// Ridge regressions of every level's divergence, seen at each token whatever was chosen: what calibration text alone tells.
     Whole,
 }
 
@@ -146,9 +146,9 @@ pub fn learn(learner: Learner, lesson: &Lesson, seed: u64) -> Learnt {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut walked = Walked::new(lesson);
     let weights = match learner {
-        Learner::Bandit => bandit(lesson, &mut rng, &mut walked),
+        Learner::Bandit => bandit(lesson, seen(lesson, &mut rng), &mut rng, &mut walked),
         Learner::Gradient => gradient(lesson, &mut rng, &mut walked),
-        Learner::Whole => whole(lesson, &mut rng),
+        Learner::Whole => seen(lesson, &mut rng).iter().map(Ridge::weights).collect(),
     };
     let mut policy = lesson.policy(weights);
     settle(&mut policy, lesson);
@@ -201,8 +201,7 @@ fn shuffled(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<usize> {
     order
 }
 
-fn bandit(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
-    let mut arms = vec![Ridge::new(); lesson.trace.levels];
+fn bandit(lesson: &Lesson, mut arms: Vec<Ridge>, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     for _ in 0..PASSES {
         for at in shuffled(lesson, rng) {
             let mut before = 0;
@@ -224,7 +223,8 @@ fn bandit(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec
     arms.iter().map(Ridge::weights).collect()
 }
 
-fn whole(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
+/// Every level's divergence by the signals, on a way by lot.
+fn seen(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Ridge> {
     let mut arms = vec![Ridge::new(); lesson.trace.levels];
     for at in shuffled(lesson, rng) {
         lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
@@ -233,12 +233,12 @@ fn whole(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Vec<f32>> {
             rng.random_range(0..divergence.len())
         });
     }
-    arms.iter().map(Ridge::weights).collect()
+    arms
 }
 
 fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     let levels = lesson.trace.levels;
-    let weights = bandit(lesson, rng, walked);
+    let weights = bandit(lesson, seen(lesson, rng), rng, walked);
     let mut start = lesson.policy(weights);
     settle(&mut start, lesson);
     let mut weights: Vec<[f32; SIGNALS]> = start.weights.iter().map(|w| std::array::from_fn(|i| w[i])).collect();
@@ -380,11 +380,11 @@ mod tests {
         let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[], target: 0.5 };
         let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let one = bandit(&lesson, &mut rng, &mut walked);
+        let one = bandit(&lesson, vec![Ridge::new(); 2], &mut rng, &mut walked);
         trace.windows.iter_mut().flatten().for_each(|r| r.divergence[0] = 77.0);
         let lesson = Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[], target: 0.5 };
         let mut walked = Walked { price: 1e6, ..Walked::new(&lesson) };
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        assert_eq!(bandit(&lesson, &mut rng, &mut walked), one);
+        assert_eq!(bandit(&lesson, vec![Ridge::new(); 2], &mut rng, &mut walked), one);
     }
 }

@@ -1,9 +1,10 @@
 //! From a model and calibration text to all that a policy is learnt from: levels, how long they take, what each of them says of text.
 //!
-//! The text is taken apart once, in the order that it comes in: the first windows say which MLPs go, of the rest some make the table of tokens
-//! and the others are learnt from. Not here: learning (`learn`), judging on other text (`trial`, `live`). Invariant: no window counts twice.
+//! The text is taken apart once, in the order that it comes in: the first windows say which MLPs go, half of the rest is what levels are re-fitted on
+//! and makes the table of tokens, and from the others, which levels were not fitted on, is learnt. Not here: learning (`learn`), judging on other text (`trial`, `live`). Invariant: no window counts twice.
 
 use super::error::{ControlError, Result};
+use super::fits::Fits;
 use super::ladder::{Ladder, level_models};
 use super::learn::Lesson;
 use super::search::{SearchOptions, Tried, search};
@@ -20,8 +21,6 @@ use std::time::Duration;
 
 /// Windows that the search looks at, and tokens of each.
 const LOOKED: (usize, usize) = (3, 64);
-/// Of the windows that are left, so many of five make the table of tokens.
-const TABLE: usize = 2;
 /// Cuts that an MLP goes in, and rungs measured anew between two levels.
 const STEPS: usize = 4;
 const RUNGS: usize = 1;
@@ -48,6 +47,8 @@ pub struct Making {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Stage {
     Branches(Tried),
+    /// Levels that were re-fitted, and of how many.
+    Fits(usize, usize),
     Times,
     /// Windows that make the table, done and of how many.
     Tokens(usize, usize),
@@ -59,6 +60,7 @@ pub enum Stage {
 #[derive(Debug)]
 pub struct Made {
     pub ladder: Ladder,
+    pub fits: Fits,
     pub plans: Vec<Plan>,
     pub times: Vec<LevelTime>,
     /// The same as shares of the whole network's, and what a change to each takes more.
@@ -86,7 +88,7 @@ pub fn make(
         return Err(ControlError::Short { what: "windows", found: windows.len(), least: FEWEST_WINDOWS });
     }
     let (looked, rest) = windows.split_at(LOOKED.0);
-    let (tabled, taught) = rest.split_at(rest.len() * TABLE / 5);
+    let (tabled, taught) = rest.split_at(rest.len() / 2);
     let groups = prune::groups(&model.graph);
     let ladder = match ladder {
         Some(ladder) => ladder,
@@ -99,20 +101,22 @@ pub fn make(
             search(model, &groups, &x, (&search_how, options), cancel, &mut |t| told(Stage::Branches(t)))?
         }
     };
-    let levels: Vec<Model> = level_models(model, &groups, &ladder).collect::<Result<_>>()?;
+    let mut fitted = |done, of| told(Stage::Fits(done, of));
+    let fits = Fits::made(model, &groups, &ladder, tabled, cancel, &mut fitted)?;
+    let levels: Vec<Model> = level_models(model, &groups, &ladder, &fits).collect::<Result<_>>()?;
     let plans: Vec<Plan> = levels.iter().map(|level| Ok(Plan::of(level, options)?)).collect::<Result<_>>()?;
     told(Stage::Times);
     let paired = PairedOptions { time_limit: how.time_limit, ..PairedOptions::default() };
     let times = crate::profile::levels(&plans, (CONTEXT, how.kv), &paired, cancel)?;
-    let traced = |windows: &[Vec<u32>], stage: fn(usize, usize) -> Stage, told: &mut dyn FnMut(Stage)| {
-        trace(&plans, windows, cancel, &mut |n| told(stage(n, windows.len())))
-    };
-    let table = traced(tabled, Stage::Tokens, told)?.table();
-    let lessons = traced(taught, Stage::Levels, told)?;
+    let all: Vec<&Plan> = plans.iter().collect();
+    // A table is of the whole network and the last level.
+    let ends = [all[0], all[all.len() - 1]];
+    let table = trace(&ends, tabled, cancel, &mut |n| told(Stage::Tokens(n, tabled.len())))?.table();
+    let lessons = trace(&all, taught, cancel, &mut |n| told(Stage::Levels(n, taught.len())))?;
     let shares = times.iter().map(|t| t.ratio.value as f32).collect();
     let entries = times.iter().map(|t| t.entry as f32).collect();
     let beside = beside(&plans, &levels, model);
-    Ok(Made { ladder, plans, times, shares, entries, table, lessons, beside })
+    Ok(Made { ladder, fits, plans, times, shares, entries, table, lessons, beside })
 }
 
 impl Made {

@@ -33,8 +33,8 @@ pub struct Trace {
 ///
 /// # Errors
 /// What running reports; logits that are no numbers; cancellation.
-pub fn trace(plans: &[Plan], windows: &[Vec<u32>], cancel: &Cancel, told: &mut dyn FnMut(usize)) -> Result<Trace> {
-    let mut sessions: Vec<_> = plans.iter().map(Plan::session).collect();
+pub fn trace(plans: &[&Plan], windows: &[Vec<u32>], cancel: &Cancel, told: &mut dyn FnMut(usize)) -> Result<Trace> {
+    let mut sessions: Vec<_> = plans.iter().map(|plan| plan.session()).collect();
     let mut out = Trace { levels: plans.len(), windows: Vec::new() };
     for (n, ids) in windows.iter().enumerate() {
         let x = Tensor::new(ids.as_slice(), &Device::Cpu)?.unsqueeze(0)?;

@@ -47,7 +47,7 @@ pub use mark::DataMark;
 pub use questions::{Form, Question, Questions};
 pub use split::Split;
 pub(crate) use text::unfit;
-pub use text::{Counted, TextOptions, holds_ids, text};
+pub use text::{Counted, TextOptions, holds_ids, text, windows_of};
 
 use crate::model::{ModelInfo, Preprocess};
 use crate::task::{Classify, Targets, Task};

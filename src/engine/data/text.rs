@@ -176,6 +176,18 @@ fn windows((ids, joined): Ids, options: &TextOptions, card: DataCard) -> Result<
     Ok(Dataset::of_items(card, Arc::new(Windows { ids, step, inputs, count, joined }), Arc::new(NextToken)))
 }
 
+/// Windows of ids as a set that nothing is judged on by name: each as long as the shortest.
+///
+/// # Errors
+/// None, or of less than two tokens.
+pub fn windows_of(all: &[Vec<u32>]) -> Result<Dataset, DataError> {
+    let tokens = all.iter().map(Vec::len).min().unwrap_or(0);
+    let ids = all.iter().flat_map(|w| &w[..tokens]).copied().collect();
+    let options = TextOptions { window: tokens.max(2), counted: Counted::Inside, limit: 0 };
+    let name = "calibration windows".to_owned();
+    windows((ids, Joined::AsWritten), &options, DataCard { source: name.clone(), name, ..DataCard::default() })
+}
+
 /// Ids, and how the documents that they are of follow one another.
 type Ids = (Vec<u32>, Joined);
 

@@ -215,8 +215,7 @@ impl Param {
         }
     }
 
-    /// A matrix of these bytes, for tests.
-    #[cfg(test)]
+    /// A tensor of these bytes; `None` where they are too few.
     pub(crate) fn packed_in(shape: Vec<usize>, bytes: Vec<u8>, packed: Packed) -> Option<Param> {
         let blob = Blob::Owned(bytes.into());
         match packed {

@@ -45,6 +45,20 @@ fn to_round<'m>(model: &'m Model, node: &'m Node) -> Option<(&'m str, To)> {
     (!weight.is_in(format)).then_some((name, to))
 }
 
+/// `weight` of `node` in the blocks that it is decided to be in: by GPTQ for inputs with the Gram matrix `gram`, and to the nearest. Nothing, where it
+/// is in no format whose rounding is chosen, or its rows are no whole blocks.
+pub(super) fn rounded_now(model: &Model, node: &Node, weight: &[f32], gram: &[f64]) -> Vec<Param> {
+    let Precision::Block(block) = model.precision.get(&node.name) else { return Vec::new() };
+    let Some(Ok(prior)) = node.param(ParamRole::Weight).map(|name| model.params.get(name)) else { return Vec::new() };
+    let shape = prior.shape().to_vec();
+    if !shape.last().is_some_and(|row| row.is_multiple_of(block.values())) {
+        return Vec::new();
+    }
+    let learnt = gptq_blocks(weight, gram, block).map(|f| f.bytes);
+    let all = learnt.into_iter().chain([block.encode(weight)]);
+    all.filter_map(|bytes| Param::of_blocks(shape.clone(), bytes, block)).collect()
+}
+
 /// How many there are.
 fn weights(model: &Model) -> usize {
     model.graph.live().filter(|(_, n)| to_round(model, n).is_some()).count()

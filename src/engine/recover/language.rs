@@ -7,13 +7,14 @@
 //! Not here: how masks are chosen (`prune::masks`).
 
 use super::RepairError;
-use super::batchnorm;
 use super::ridge::Sums;
 use super::rounding::WIDEST;
 use super::segment::{FitTarget, fit_target, part};
 use super::state::State;
 use super::walk::{Stretch, Walk, stretches};
+use super::{batchnorm, blocks};
 use crate::graph::{Graph, NodeId, Op, ParamRole, Precisions, shapes};
+use crate::model::Param;
 use crate::prune::{Factors, Masks, Normal, Sparsity, learnt, sparsegpt, wanda};
 use crate::words::counted;
 use candle_core::{Device, Tensor};
@@ -68,7 +69,10 @@ pub(super) fn run(state: &mut State) -> Result<(), RepairError> {
         stretches.iter().flat_map(|s| &s.layers).map(|id| graph.node(*id).name.as_str()).collect();
     let undecided = state.original.precision.nodes.iter().filter(|(name, _)| !changed.contains(name.as_str()));
     let undecided: Precisions = undecided.map(|(name, p)| (name.as_str(), *p)).collect();
-    let decided = std::mem::replace(&mut state.model.precision, undecided);
+    let decided = state.model.precision.clone();
+    if !state.rounds {
+        state.model.precision = undecided;
+    }
     let before = batchnorm::loss(state, &plain.params, &images)?;
     let mut walk = Walk::start(state, &images)?;
     let (mut done, mut samples) = (0, 0);
@@ -260,7 +264,20 @@ fn refit(state: &mut State, graph: &Graph, id: NodeId, fit: &Sums, check: &Sums)
     };
     let costs = tried.into_iter().map(|t| (cost(&t), t)).filter(|(c, _)| c.is_finite());
     let Some((_, Tried { weight, bias: found })) = costs.min_by(|a, b| a.0.total_cmp(&b.0)) else { return Ok(()) };
-    state.model.params.set(name, weight)?;
+    let rounded = match state.rounds {
+        // What it had is rounded already, where it can be.
+        true if weight == prior => Some(state.model.params.get(name)?.clone()),
+        true => {
+            let with_errors = |p: Param| (judge.error(&p.values(), &found), p);
+            let tried = blocks::rounded_now(&state.model, node, &weight, &fit.normal(false).0);
+            tried.into_iter().map(with_errors).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, p)| p)
+        }
+        false => None,
+    };
+    match rounded {
+        Some(rounded) => state.model.params.insert(name, rounded),
+        None => state.model.params.set(name, weight)?,
+    }
     if let Some(bias) = bias {
         state.model.params.set(bias, found)?;
     }

@@ -41,6 +41,8 @@ pub(super) struct State<'a> {
     /// Those of all layers, whose factors are in one piece until the end.
     whole: BTreeMap<String, u32>,
     images: Option<Rc<Images>>,
+    /// A layer is rounded as soon as it is re-fitted, and by no other stage.
+    pub rounds: bool,
     /// Repairs wrote weights that masks were not laid over yet.
     loose: bool,
     /// Weights are rounded, with masks in them: nothing is laid over them any more.
@@ -87,6 +89,7 @@ impl<'a> State<'a> {
             ranks: BTreeMap::new(),
             whole: BTreeMap::new(),
             images: None,
+            rounds: false,
             loose: false,
             rounded: false,
             used: RepairUse::default(),

@@ -174,7 +174,7 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
     say!()?;
     for v in &verdicts {
         let label = match v.learner {
-            Learner::Whole => "whole (upper bound)".to_owned(),
+            Learner::Whole => "regressions alone".to_owned(),
             other => other.label().to_owned(),
         };
         let Some(all) = &v.all else {
@@ -299,7 +299,7 @@ fn whole_json(
         .map(|v| {
             json!({
                 "learner": v.learner.label(),
-                "upper_bound": v.learner == Learner::Whole,
+                "begins_both": v.learner == Learner::Whole,
                 "all_seeds": v.all.as_ref().map(|a| versus(found, a)),
                 "by_the_wall": v.wall.as_ref().map(|a| versus(found, a)),
                 "seeds": v.seeds.iter().map(|s| s.as_ref().map(|s| versus(found, s))).collect::<Vec<_>>(),

@@ -127,6 +127,7 @@ impl Compute {
             Stage::Branches(t) => {
                 job.progress("levels", "MLPs that cost least", t.done + (t.rung - 1) * t.of, t.rungs * t.of);
             }
+            Stage::Fits(done, of) => job.progress("repair", "what reads the neurons that are left", done, of),
             Stage::Times => job.progress("level times", "a token of each in turn", 0, 0),
             Stage::Tokens(done, of) => job.progress("tokens", "what follows each token", done, of),
             Stage::Levels(done, of) => job.progress("lessons", "what each level says", done, of),
@@ -140,8 +141,8 @@ impl Compute {
         job.cancel().check()?;
         let (text, device) = (self.shelf.card.calib.name.clone(), self.device.words.clone());
         let origin = Origin { learner, seed, target, text, device: device.clone() };
-        let control = Control::new(model, made.ladder.clone(), learnt.policy.clone(), origin);
-        let bytes = serde_json::to_vec(&control).map_err(JobError::of)?;
+        let control = Control::new(model, (made.ladder.clone(), made.fits.clone()), learnt.policy.clone(), origin);
+        let bytes = control.to_bytes()?;
         self.unchanged()?;
         let artifact = self.shelf.artifacts.put("json", |path| files::write(path, &bytes)).map_err(JobError::of)?;
         let all: Vec<u64> = made.plans.iter().map(Plan::bytes_per_token).collect();

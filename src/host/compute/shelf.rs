@@ -20,8 +20,8 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of a controller's document at most: a table of a large vocabulary is a few megabytes.
-const DOCUMENT: u64 = 256 << 20;
+/// Bytes of a controller at most: a table of a large vocabulary is a few megabytes, what was re-fitted for levels a part of the model's.
+const CONTROL: u64 = 8 << 30;
 
 /// A session's models and what is known of them.
 pub(super) struct Shelf {
@@ -107,7 +107,7 @@ impl Shelf {
                 folder.display()
             ))
         };
-        let bytes = files::read(&self.artifacts.path(name).ok_or_else(gone)?, DOCUMENT).map_err(JobError::of)?;
+        let bytes = files::read(&self.artifacts.path(name).ok_or_else(gone)?, CONTROL).map_err(JobError::of)?;
         control::parse(&bytes, model, name).map_err(JobError::of)
     }
 

@@ -124,6 +124,24 @@ impl Rope {
 }
 
 impl Scaling {
+    /// By what the frequencies of the pairs are divided when `share` of each (by its place) is left as it is and the rest divided by
+    /// `factor`.
+    pub fn mixed(factor: f64, shares: impl Iterator<Item = f64>) -> Vec<f64> {
+        shares.map(|share| 1.0 / ((1.0 - share) / factor + share)).collect()
+    }
+
+    /// Llama 3.1's divisors of `plain`: waves that fit less than `low` times into the `original` length are stretched by `factor`, those that fit more
+    /// than `high` times are not, those between them in part.
+    pub fn llama3(plain: &Rope, original: f64, factor: f64, [low, high]: [f64; 2]) -> Vec<f64> {
+        let turns = plain.frequencies(0).into_iter().map(|f| original * f / (2.0 * std::f64::consts::PI));
+        Scaling::mixed(factor, turns.map(|turns| ((turns - low) / (high - low)).clamp(0.0, 1.0)))
+    }
+
+    /// The factor of LongRoPE's logits (Ding et al. 2024) where texts are `longer` times as long as the `tokens` of training.
+    pub fn longrope_factor(longer: f64, tokens: f64) -> f64 {
+        if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / tokens.ln()).sqrt() }
+    }
+
     /// Does it fit `turned` values of a head?
     fn check(&self, turned: usize) -> Result<(), String> {
         let fits = |all: &[f64]| {

@@ -159,12 +159,6 @@ impl Read<'_> {
         }
     }
 
-    /// By what the frequencies of the pairs are divided when `share` of each (by its place) is left as it is and the rest divided by
-    /// `factor`.
-    fn mixed(factor: f64, shares: impl Iterator<Item = f64>) -> Vec<f64> {
-        shares.map(|share| 1.0 / ((1.0 - share) / factor + share)).collect()
-    }
-
     /// Long waves are stretched, short ones not, those between them in part.
     fn llama3(&self) -> Result<Vec<f64>> {
         let (factor, original) = (self.factor()?, self.original()? as f64);
@@ -172,8 +166,7 @@ impl Read<'_> {
         if high <= low {
             return Err(self.r.sidecar.config.bad("`high_freq_factor` is not above `low_freq_factor`"));
         }
-        let waves = self.plain.frequencies(0).into_iter().map(|f| original * f / (2.0 * PI));
-        Ok(Self::mixed(factor, waves.map(|turns| ((turns - low) / (high - low)).clamp(0.0, 1.0))))
+        Ok(Scaling::llama3(&self.plain, original, factor, [low, high]))
     }
 
     /// Peng et al. 2023, section 3.2; bounds as transformers has them.
@@ -211,7 +204,7 @@ impl Read<'_> {
             high += 0.001;
         }
         let shares = (0..self.pairs()).map(|i| 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0));
-        Ok(Scaling { divisors: Self::mixed(factor, shares), factor: attention, beyond: None })
+        Ok(Scaling { divisors: Scaling::mixed(factor, shares), factor: attention, beyond: None })
     }
 
     /// Ding et al. 2024: divisors of their own for each pair, others in sequences longer than those of training.
@@ -229,7 +222,7 @@ impl Read<'_> {
             (None, _) if self.r.c.gguf.is_some() => 1.0,
             (None, told) => {
                 let factor = told.map_or_else(|| self.context().map(|n| n as f64 / tokens as f64), Ok)?;
-                if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (tokens as f64).ln()).sqrt() }
+                Scaling::longrope_factor(factor, tokens as f64)
             }
         };
         Ok(Scaling { divisors: short, factor, beyond: Some(Beyond { tokens, how: Longer::Divided(long) }) })

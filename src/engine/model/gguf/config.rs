@@ -135,6 +135,6 @@ fn pre_attention(c: &Map<String, Value>, arch: &str) -> Option<u64> {
 }
 
 /// The shortest decimal number that is this one in f32: 1e-5 was meant, not 9.99999974737875e-6.
-fn decimal(n: f64) -> f64 {
+pub(in crate::model) fn decimal(n: f64) -> f64 {
     (n as f32).to_string().parse().unwrap_or(n)
 }

@@ -13,7 +13,7 @@ mod read;
 mod tests;
 mod write;
 
-pub(super) use config::{config, interleaved};
+pub(super) use config::{config, decimal, interleaved};
 pub(super) use fields::Fields;
 pub(super) use metadata::Metadata;
 pub(super) use read::{read, told};

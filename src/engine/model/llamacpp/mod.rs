@@ -413,9 +413,7 @@ fn betas(said: &Said, arch: &str) -> Option<[f64; 2]> {
     let m = &said.metadata;
     let key = |name: &str| format!("{arch}.rope.scaling.{name}");
     m.string(&key("type")).filter(|kind| *kind == "yarn")?;
-    // As they were written, in f32.
-    let told =
-        |name: &str, usual: f64| m.number(&key(name)).map_or(usual, |n| (n as f32).to_string().parse().unwrap_or(n));
+    let told = |name: &str, usual: f64| m.number(&key(name)).map_or(usual, gguf::decimal);
     let both = [told("yarn_beta_fast", 32.0), told("yarn_beta_slow", 1.0)];
     (both != [32.0, 1.0]).then_some(both)
 }

@@ -221,12 +221,10 @@ fn told(model: &Model, c: &mut Map<String, Value>, kind: &str) -> Result<(), Unf
 fn longrope(rope: &op::Rope, c: &mut Map<String, Value>) -> Option<Value> {
     let op::Scaling { divisors, factor, beyond } = rope.scaling.as_deref()?;
     let op::Beyond { tokens, how: op::Longer::Divided(long) } = beyond.as_ref()? else { return None };
-    // As they were written, in f32.
-    let list =
-        |all: &[f64]| -> Vec<f64> { all.iter().map(|d| (*d as f32).to_string().parse().unwrap_or(*d)).collect() };
+    let list = |all: &[f64]| -> Vec<f64> { all.iter().copied().map(gguf::decimal).collect() };
     c.insert("original_max_position_embeddings".into(), json!(tokens));
     let scale = c.get("max_position_embeddings").and_then(Value::as_f64).unwrap_or(0.0) / *tokens as f64;
-    let usual = if scale <= 1.0 { 1.0 } else { (1.0 + scale.ln() / (*tokens as f64).ln()).sqrt() };
+    let usual = op::Scaling::longrope_factor(scale, *tokens as f64);
     let mut said = json!({ "rope_type": "longrope", "type": "longrope", "short_factor": list(divisors), "long_factor": list(long) });
     if (factor / usual - 1.0).abs() > 1e-5 {
         said["attention_factor"] = json!(factor);
@@ -239,11 +237,9 @@ fn llama3(rope: &op::Rope) -> Option<Value> {
     const ORIGINAL: f64 = 8192.0;
     let divisors = &rope.scaling.as_deref()?.divisors;
     let plain = op::Rope::plain(rope.head_dim, rope.turned, rope.theta, rope.pairs);
-    let turns: Vec<f64> =
-        plain.frequencies(0).into_iter().map(|f| ORIGINAL * f / (2.0 * std::f64::consts::PI)).collect();
     let is = |factor: &f64| {
-        let told = turns.iter().map(|t| ((t - 1.0) / 3.0).clamp(0.0, 1.0)).map(|s| 1.0 / ((1.0 - s) / factor + s));
-        divisors.len() == turns.len() && divisors.iter().zip(told).all(|(d, t)| (d / t - 1.0).abs() < 1e-5)
+        let told = op::Scaling::llama3(&plain, ORIGINAL, *factor, [1.0, 4.0]);
+        divisors.len() == told.len() && divisors.iter().zip(told).all(|(d, t)| (d / t - 1.0).abs() < 1e-5)
     };
     let factor = [8.0, 32.0].into_iter().find(is)?;
     Some(json!({ "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

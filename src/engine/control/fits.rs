@@ -1,0 +1,232 @@
+//! What reads the neurons that levels keep, re-fitted for each number of them: least squares on calibration text, from what the layer is given in
+//! the level to what the whole network's gives, rounded as the model's own weights are ([`recover::within`]).
+//!
+//! Levels that keep as much of a branch share what was fitted for the first of them, as they share what is narrowed. Not here: what levels keep
+//! (`ladder`), the file (`document`). Invariant: what is read is of a branch and a number that the ladder has, in the shapes and bytes that it takes.
+
+use super::error::Result;
+use super::ladder::{Branch, Ladder, Level, Place, placed};
+use crate::data;
+use crate::exec::Cancel;
+use crate::graph::ggml::Block;
+use crate::graph::{Graph, ParamRole, ResidualAdd, WeightFormat};
+use crate::model::{Model, Packed, Param};
+use crate::prune::{Action, Group, Target};
+use crate::recover::{self, RepairOptions, RepairUpdate};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Parameters by name, of each branch (by its group) and number of neurons that some level narrows it to.
+#[derive(Debug, Clone, Default)]
+pub struct Fits(BTreeMap<(String, u32), Vec<(String, Param)>>);
+
+/// One parameter as a file tells of it; its bytes follow those of the one before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Told {
+    group: String,
+    kept: u32,
+    param: String,
+    shape: Vec<usize>,
+    format: Format,
+}
+
+/// What its values are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    F32,
+    F16,
+    Bf16,
+    Block(Block),
+}
+
+impl PartialEq for Fits {
+    fn eq(&self, other: &Fits) -> bool {
+        self.told() == other.told()
+    }
+}
+
+impl Fits {
+    /// Fitted on `windows` of token ids, all as long as the shortest; level by level, what an earlier one has first.
+    ///
+    /// # Errors
+    /// Windows that are none; what cutting and re-fitting report; cancellation. `said` is given levels done and of how many.
+    pub fn made(
+        model: &Model,
+        groups: &[Group],
+        ladder: &Ladder,
+        windows: &[Vec<u32>],
+        cancel: &Cancel,
+        said: &mut dyn FnMut(usize, usize),
+    ) -> Result<Fits> {
+        let mut out = Fits::default();
+        let tokens = windows.iter().map(Vec::len).min().unwrap_or(0);
+        let set = data::windows_of(windows)?;
+        let places: BTreeMap<String, Place> =
+            placed(model, groups).into_iter().map(|(branch, place)| (branch.group, place)).collect();
+        let whole = Graph::clone(&model.graph).bound(tokens.saturating_sub(1));
+        let options = RepairOptions::default();
+        for (done, level) in ladder.levels.iter().enumerate() {
+            let new: Vec<(&Branch, u32)> = narrowed(ladder, level).filter(|(b, k)| out.of(b, *k).is_none()).collect();
+            said(done, ladder.levels.len());
+            if new.is_empty() {
+                continue;
+            }
+            let (graph, actions) = cuts(&whole, ladder, level);
+            let given: Vec<(String, Param)> =
+                narrowed(ladder, level).filter_map(|(b, k)| out.of(b, k)).flatten().cloned().collect();
+            let original = Model { graph: Arc::new(graph), ..model.clone() };
+            let mut nothing = |_: RepairUpdate| {};
+            let with = (groups, &actions[..], &given[..]);
+            let cut = recover::within(&original, with, &set, &options, cancel, &mut nothing)?;
+            for (branch, kept) in new {
+                let Some(place) = places.get(&branch.group) else { continue };
+                let node = model.graph.node(place.down);
+                let format = cut.precision.get(&node.name).weights();
+                let mut own = Vec::new();
+                for role in [ParamRole::Weight, ParamRole::Bias] {
+                    let Some(name) = node.param(role) else { continue };
+                    let param = cut.params.get(name)?;
+                    let stored = matches!(format, WeightFormat::Block(_) | WeightFormat::F16 | WeightFormat::Bf16);
+                    let narrow = stored && role == ParamRole::Weight;
+                    own.push((name.to_owned(), if narrow { param.stored_in(format) } else { param.clone() }));
+                }
+                out.0.insert((branch.group.clone(), kept), own);
+            }
+        }
+        Ok(out)
+    }
+
+    /// What `branch` has where `kept` of its neurons are left.
+    pub fn of(&self, branch: &Branch, kept: u32) -> Option<&Vec<(String, Param)>> {
+        self.0.get(&(branch.group.clone(), kept))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What a file tells of them, and their bytes.
+    pub(super) fn told(&self) -> (Vec<Told>, Vec<u8>) {
+        let (mut told, mut bytes) = (Vec::new(), Vec::new());
+        for ((group, kept), params) in &self.0 {
+            for (name, param) in params {
+                let format = match param.packed() {
+                    Some((packed, own)) => {
+                        bytes.extend_from_slice(own);
+                        match packed {
+                            Packed::F16 => Format::F16,
+                            Packed::Bf16 => Format::Bf16,
+                            Packed::Block(block) => Format::Block(block),
+                        }
+                    }
+                    None => {
+                        bytes.extend(param.values().iter().flat_map(|v| v.to_le_bytes()));
+                        Format::F32
+                    }
+                };
+                let (group, param, shape) = (group.clone(), name.clone(), param.shape().to_vec());
+                told.push(Told { group, kept: *kept, param, shape, format });
+            }
+        }
+        (told, bytes)
+    }
+
+    /// What `told` tells of `bytes`, for a ladder of `model`.
+    ///
+    /// # Errors
+    /// What the ladder does not keep, other parameters or shapes than its layers have, bytes that are too few or left over, values that are no
+    /// numbers; in words.
+    pub(super) fn read(
+        (told, bytes): (&[Told], &[u8]),
+        (model, groups): (&Model, &[Group]),
+        ladder: &Ladder,
+    ) -> std::result::Result<Fits, String> {
+        let (mut out, mut rest) = (Fits::default(), bytes);
+        let places: BTreeMap<String, Place> = placed(model, groups).into_iter().map(|(b, p)| (b.group, p)).collect();
+        for one in told {
+            let Told { group, kept, param, shape, format } = one;
+            let cut =
+                ladder.levels.iter().flat_map(|l| narrowed(ladder, l)).any(|(b, k)| b.group == *group && k == *kept);
+            let place = places.get(group).filter(|_| cut);
+            let Some(place) = place else { return Err(format!("no level keeps {kept} neurons of `{group}`")) };
+            let node = model.graph.node(place.down);
+            let rows = node.param(ParamRole::Weight).and_then(|w| model.params.get(w).ok()?.shape().first().copied());
+            let wanted = match rows {
+                Some(rows) if node.param(ParamRole::Weight) == Some(param) => vec![rows, *kept as usize],
+                Some(rows) if node.param(ParamRole::Bias) == Some(param) => vec![rows],
+                _ => return Err(format!("`{param}` is not of what reads `{group}`")),
+            };
+            if *shape != wanted {
+                return Err(format!("`{param}` has the shape {shape:?} where {wanted:?} is needed"));
+            }
+            let numel: usize = wanted.iter().product();
+            let row = wanted.last().copied().unwrap_or(1);
+            let size = match format {
+                Format::F32 => numel * 4,
+                Format::F16 | Format::Bf16 => numel * 2,
+                Format::Block(block) if wanted.len() == 2 && row.is_multiple_of(block.values()) => {
+                    numel / block.values() * block.size()
+                }
+                Format::Block(block) => {
+                    return Err(format!("rows of `{param}` are no whole blocks of {}", block.label()));
+                }
+            };
+            let Some((own, after)) = rest.split_at_checked(size) else {
+                return Err(format!("its bytes end within `{param}`"));
+            };
+            rest = after;
+            let packed = match format {
+                Format::F32 => None,
+                Format::F16 => Some(Packed::F16),
+                Format::Bf16 => Some(Packed::Bf16),
+                Format::Block(block) => Some(Packed::Block(*block)),
+            };
+            let read = match packed {
+                Some(packed) => Param::packed_in(wanted, own.to_vec(), packed),
+                None => Param::owned(wanted, own.chunks_exact(4).map(number).collect()),
+            };
+            let sound = read.filter(|p| p.values().iter().all(|v| v.is_finite()));
+            let Some(read) = sound else { return Err(format!("`{param}` has values that are no numbers")) };
+            let entry = out.0.entry((group.clone(), *kept)).or_default();
+            if entry.iter().any(|(name, _)| name == param) {
+                return Err(format!("it has `{param}` for {kept} neurons twice"));
+            }
+            entry.push((param.clone(), read));
+        }
+        if rest.is_empty() { Ok(out) } else { Err(format!("{} bytes are left over", rest.len())) }
+    }
+}
+
+fn number(bytes: &[u8]) -> f32 {
+    bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
+}
+
+/// The branches that `level` narrows, and what is left of each.
+fn narrowed<'l>(ladder: &'l Ladder, level: &'l Level) -> impl Iterator<Item = (&'l Branch, u32)> {
+    let all = ladder.branches.iter().zip(level.kept.iter().copied());
+    all.filter(|(branch, kept)| *kept > 0 && (*kept as usize) < branch.order.len())
+}
+
+/// What makes `level` of the whole network's graph, and that graph with blocks for the branches that are left out.
+fn cuts(whole: &Graph, ladder: &Ladder, level: &Level) -> (Graph, Vec<(Target, Action)>) {
+    let mut graph = whole.clone();
+    let mut actions = Vec::new();
+    for (branch, kept) in narrowed(ladder, level) {
+        let mut units = branch.order[..kept as usize].to_vec();
+        units.sort_unstable();
+        let ratio = 1.0 - f64::from(kept) / branch.order.len() as f64;
+        actions.push((Target::Group(branch.group.clone()), Action::Prune { ratio, kept: units }));
+    }
+    let gone = ladder.branches.iter().zip(&level.kept).filter(|(_, kept)| **kept == 0);
+    for (at, (branch, _)) in gone.enumerate() {
+        let Some(add) = graph.by_name(&branch.add) else { continue };
+        let branches = graph.blocks.iter().flat_map(|b| &b.residual);
+        let residual: Vec<ResidualAdd> = branches.filter(|r| r.add == add).take(1).cloned().collect();
+        let name = format!("{}, left out ({at})", branch.add);
+        graph.blocks.push(crate::graph::Block { name: name.clone(), nodes: vec![add], residual });
+        actions.push((Target::Block(name), Action::RemoveBlock));
+    }
+    (graph, actions)
+}
