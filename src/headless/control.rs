@@ -8,7 +8,7 @@ mod told;
 use super::out;
 use super::{Cancelled, Exit, ProgressLine, UsageError, cancel_on_signals, convert, progress_line, setup};
 use crate::args;
-use crate::control::learn::{Learner, Lesson, learn};
+use crate::control::learn::{Learner, Lesson, learn, replay};
 use crate::control::{self, Arm, Control, ControlError, Ladder, Made, Making, Origin, Stage, make, trial};
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::{Cancel, CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
@@ -25,12 +25,20 @@ use std::time::Duration;
 pub fn run(args: &args::Control) -> Result<Exit> {
     let (kv, learner) = checked(args)?;
     // Before anything is computed.
+    writable(&args.out)?;
     files::target(&args.out).map_err(|e| convert::unwritable(&args.out, &e))?;
     setup::keep_source(&args.model, &args.out)?;
     for (what, path) in [("calibration data is", &args.calib), ("data is", &args.data)] {
         setup::keep(what, Path::new(path), &args.out)?;
     }
-    let (model, _, _) = setup::language(&args.model, args.tokenizer.as_deref(), &args.on, None)?;
+    let (mut model, _, _) = setup::language(&args.model, args.tokenizer.as_deref(), &args.on, None)?;
+    // What is not said is left to whoever runs the file.
+    if kv != KvFormat::default() {
+        setup::cache(&mut model, Some(&args.kv))?;
+    }
+    if let Some(most) = model.info.context.filter(|most| args.window > *most) {
+        bail!("--window: {} tokens, and the model was made for {most} at most", args.window);
+    }
     let (calib, text) = texts(args)?;
     let opened = setup::device(&args.on)?;
     out::notes(&model.info.notes);
@@ -38,9 +46,25 @@ pub fn run(args: &args::Control) -> Result<Exit> {
     let work = Work { args, model: &model, options: CompileOptions::on(&opened).as_stored(), kv, cancel: &cancel };
     let made = work.made(learner, &calib, &text, &opened.words);
     match made {
-        Err(e) if matches!(e.downcast_ref(), Some(ControlError::Cancelled(_))) => Err(Cancelled.into()),
+        Err(e) if e.downcast_ref().is_some_and(ControlError::is_cancelled) => Err(Cancelled.into()),
         other => other,
     }
+}
+
+/// Can a safetensors file be written at `out`?
+fn writable(out: &Path) -> Result<()> {
+    let shown = out.display();
+    if out.is_dir() {
+        bail!("--out: `{shown}` is a folder; hint: name a file in it, such as levels.safetensors");
+    }
+    if out.extension().is_some_and(|e| e != "safetensors") {
+        bail!("--out: levels and their controller are a safetensors file; hint: a name that ends so, not `{shown}`");
+    }
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !folder.is_dir() {
+        bail!("--out: there is no folder `{}`; hint: make it first", folder.display());
+    }
+    Ok(())
 }
 
 fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
@@ -61,7 +85,10 @@ fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
     if !(1..=100).contains(&args.seeds) {
         bail!("--seeds: {} seeds; hint: 1 to 100", args.seeds);
     }
-    if args.prompt == 0 || args.window < args.prompt + 8 {
+    if args.prompt == 0 {
+        bail!("--prompt: a controller goes by what was said before; hint: at least 1 token");
+    }
+    if args.window < args.prompt + 8 {
         bail!("--window: {} tokens are too few after a prompt of {}", args.window, args.prompt);
     }
     if files::overwrites(Path::new(&args.calib), Path::new(&args.data)) {
@@ -145,6 +172,20 @@ impl Work<'_> {
         arms.iter_mut().zip(outcomes).for_each(|(arm, o)| arm.outcome = o);
         let chosen = arms.iter().find(|a| a.learner == Some(learner)).and_then(|a| a.policy.clone());
         let Some(policy) = chosen else { bail!("no controller was learnt") };
+        let (_, takes) = replay(&policy, &lesson);
+        if takes > args.target && f64::from(fastest) <= args.target {
+            out::complain(&format!(
+                "note: with what a change of level takes, no choice takes as little as {} of the whole network's time on calibration text; this one \
+                 takes {takes:.3}",
+                args.target
+            ));
+        }
+        let (fitted, narrowed) = made.fits.levels(&made.ladder);
+        if fitted == 0 && narrowed > 0 {
+            out::complain(
+                "note: no level is re-fitted: too little calibration text, or it gained nothing; hint: more of --calib",
+            );
+        }
         let origin = Origin {
             learner,
             seed: 1,

@@ -278,7 +278,7 @@ impl<'a> Figures<'a> {
         }
         if self.made.len() > 1 {
             let each: Vec<String> = self.made.iter().map(usize::to_string).collect();
-            tell!("levels   {} tokens at levels 0 to {}", each.join(", "), self.made.len() - 1);
+            tell!("levels   {} tokens after the first at levels 0 to {}", each.join(", "), self.made.len() - 1);
         }
         let held = counted(self.held, "token");
         tell!("cache    {} in {}, {held}", megabytes(self.cache), kv);

@@ -15,7 +15,7 @@ pub fn policy(levels: usize) -> Policy {
     let often = (0..96u32).flat_map(|id| [id; 40]);
     let table = Table::of(often.map(|id| (id, 1.0, if id < 48 { 0.0 } else { 9.0 })));
     let times = (0..levels).map(|l| 1.0 - 0.2 * l as f32).collect();
-    Policy { weights, price: 4.0, times, entries: Vec::new(), table }
+    Policy { weights, price: 4.0, times, entries: Vec::new(), stay: 1.0, table }
 }
 
 fn control(model: &Model) -> Control {
@@ -77,7 +77,13 @@ fn what_does_not_fit_is_refused_by_name() {
     let bytes = export::carried(&good, CONTROL).unwrap().unwrap();
     let end = bytes.iter().position(|b| *b == b'\n').unwrap();
     let good: Value = serde_json::from_slice(&bytes[..end]).unwrap();
-    let weights = &bytes[end..];
+    let weights = &bytes[end + 66..];
+    // With the hash that belongs to it: what is refused then is refused for what it says.
+    let framed = |line: &[u8], weights: &[u8]| {
+        let hash = blake3::Hasher::new().update(line).update(weights).finalize().to_hex();
+        [line, b"\n", hash.as_bytes(), b"\n", weights].concat()
+    };
+    assert!(framed(&bytes[..end], weights) == bytes);
     let refused = |bytes: &[u8], words: &str| {
         let extra = Extra { name: CONTROL, bytes };
         export::safetensors_with(&path, &model, &Manifest::default(), &[extra]).unwrap();
@@ -94,7 +100,7 @@ fn what_does_not_fit_is_refused_by_name() {
     let changed = |at: &str, value: Value| {
         let mut doc = good.clone();
         *doc.pointer_mut(at).unwrap_or_else(|| panic!("no {at}")) = value;
-        [&serde_json::to_vec(&doc).unwrap(), weights].concat()
+        framed(&serde_json::to_vec(&doc).unwrap(), weights)
     };
     refused(&changed("/weights", json!("0")), "for other weights");
     refused(&changed("/ladder/levels/1/kept/0", json!(4_000_000_000u32)), "level 1 keeps");
@@ -120,13 +126,21 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(&changed("/told", json!([])), "bytes are left over");
     let twice = json!([good["told"][0], good["told"][0]]);
     refused(&changed("/told", twice.clone()), "bytes end within");
-    let mut doubled = changed("/told", twice);
-    doubled.extend_from_slice(&weights[1..]);
-    refused(&doubled, "twice");
-    refused(&bytes[..bytes.len() - 1], "bytes end within");
-    let mut none = bytes.clone();
-    none[end + 1..end + 5].copy_from_slice(&f32::NAN.to_le_bytes());
-    refused(&none, "values that are no numbers");
+    let mut doubled = good.clone();
+    doubled["told"] = twice;
+    refused(&framed(&serde_json::to_vec(&doubled).unwrap(), &[weights, weights].concat()), "twice");
+    refused(&framed(&bytes[..end], &weights[1..]), "bytes end within");
+    let mut none = weights.to_vec();
+    none[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    refused(&framed(&bytes[..end], &none), "values that are no numbers");
+    // A bit of anything is told.
+    for at in [end - 9, end + 3, end + 70, bytes.len() - 1] {
+        let mut flipped = bytes.clone();
+        flipped[at] ^= 1;
+        refused(&flipped, "damaged");
+    }
+    refused(&bytes[..bytes.len() - 1], "not those that were written");
+    refused(&bytes[..end], "not those that were written");
     // One of before there were such weights.
     let mut old = good.clone();
     old.as_object_mut().unwrap().remove("told");

@@ -1,5 +1,5 @@
-//! A ladder and a policy as they are kept in a model's file: one JSON document that travels as a tensor of bytes, [`CONTROL`], and after its line the
-//! bytes of what was re-fitted for levels.
+//! A ladder and a policy as they are kept in a model's file: one JSON document that travels as a tensor of bytes, [`CONTROL`], and after its line a
+//! line with the hash of all else and the bytes of what was re-fitted for levels.
 //!
 //! What a level keeps is told by numbers of neurons; all other weights are the file's own. Not here: the file (`model::export`). Invariant: what is
 //! read fits the model that it came with, or is refused in words.
@@ -21,6 +21,7 @@ pub const CONTROL: &str = "paring_control.json";
 
 /// A document with a higher number is refused. Those of before there were re-fitted weights have the first.
 const FORMAT: u32 = 2;
+const WITHOUT_FITS: u32 = 1;
 
 /// How a controller came about, for people.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -61,10 +62,10 @@ impl Control {
     /// # Errors
     /// Numbers that JSON has not.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
-        let mut out = serde_json::to_vec(self).map_err(|e| ControlError::Bad(format!("no JSON: {e}")))?;
-        out.push(b'\n');
-        out.extend(self.fits.told().1);
-        Ok(out)
+        let line = serde_json::to_vec(self).map_err(|e| ControlError::Bad(format!("no JSON: {e}")))?;
+        let weights = self.fits.told().1;
+        let hash = hash_of(&line, &weights);
+        Ok([&line, &b"\n"[..], hash.as_bytes(), b"\n", &weights].concat())
     }
 
     /// The levels' plans, the whole network's first.
@@ -86,6 +87,17 @@ pub fn write(path: &Path, model: &Model, manifest: &Manifest, control: &Control)
     let control = Control { weights: stored, ..control.clone() };
     let bytes = control.to_bytes()?;
     Ok(export::safetensors_with(path, model, manifest, &[Extra { name: CONTROL, bytes: &bytes }])?)
+}
+
+/// What stands on the second line: BLAKE3 (hex) of the first and of the bytes after the second.
+fn hash_of(line: &[u8], weights: &[u8]) -> String {
+    blake3::Hasher::new().update(line).update(weights).finalize().to_hex().to_string()
+}
+
+/// `bytes` up to the first end of a line, and after it.
+fn line_of(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
+    (&bytes[..end], bytes.get(end + 1..).unwrap_or_default())
 }
 
 /// The controller of `model`, where its file has one.
@@ -110,11 +122,14 @@ pub fn parse(bytes: &[u8], model: &Model, file: &str) -> Result<Control> {
         format: u32,
     }
     let no_json = |e: serde_json::Error| damaged(e.to_string());
-    let end = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
-    let (bytes, weights) = (&bytes[..end], bytes.get(end + 1..).unwrap_or_default());
+    let (bytes, rest) = line_of(bytes);
+    let (hash, weights) = line_of(rest);
     let Version { format } = serde_json::from_slice(bytes).map_err(no_json)?;
     if format > FORMAT {
         return Err(ControlError::Newer { file, format, known: FORMAT });
+    }
+    if format > WITHOUT_FITS && hash != hash_of(bytes, weights).as_bytes() {
+        return Err(damaged("its bytes are not those that were written".to_owned()));
     }
     let mut control: Control = serde_json::from_slice(bytes).map_err(no_json)?;
     if control.weights != model.info.hash {

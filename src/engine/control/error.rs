@@ -16,7 +16,9 @@ pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 /// A controller that cannot be made, or must not be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    #[error("`{model}` has no MLP that a level could leave out; hint: a language model whose layers add an MLP each")]
+    #[error(
+        "`{model}` has no MLP that a level could leave out; hint: a language model whose layers add an MLP each (experts of mixtures are not cut)"
+    )]
     NoBranches { model: String },
     #[error("{what} of text are too few: {found}, and {least} are needed; hint: a longer text, or fewer windows")]
     Short { what: &'static str, found: usize, least: usize },
@@ -54,6 +56,19 @@ pub enum ControlError {
     Tensor(TensorError),
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
+}
+
+impl ControlError {
+    /// Whether it was asked to end.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(
+            self,
+            ControlError::Cancelled(_)
+                | ControlError::Profile(ProfileError::Cancelled(_))
+                | ControlError::Eval(EvalError::Cancelled(_))
+                | ControlError::Repair(RepairError::Cancelled(_))
+        )
+    }
 }
 
 impl From<candle_core::Error> for ControlError {

@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Tokens for each neuron that is left, so that more is known than is fitted.
+const TOKENS: usize = 2;
+
 /// Parameters by name, of each branch (by its group) and number of neurons that some level narrows it to.
 #[derive(Debug, Clone, Default)]
 pub struct Fits(BTreeMap<(String, u32), Vec<(String, Param)>>);
@@ -48,7 +51,8 @@ impl PartialEq for Fits {
 }
 
 impl Fits {
-    /// Fitted on `windows` of token ids, all as long as the shortest; level by level, what an earlier one has first.
+    /// Fitted on `windows` of token ids, all as long as the shortest; level by level, what an earlier one has first. A level has none where there are not
+    /// [`TOKENS`] tokens for each neuron of the widest MLP that it is the first to narrow so, and where windows that nothing was fitted on say that it loses by them.
     ///
     /// # Errors
     /// Windows that are none; what cutting and re-fitting report; cancellation. `said` is given levels done and of how many.
@@ -70,16 +74,21 @@ impl Fits {
         for (done, level) in ladder.levels.iter().enumerate() {
             let new: Vec<(&Branch, u32)> = narrowed(ladder, level).filter(|(b, k)| out.of(b, *k).is_none()).collect();
             said(done, ladder.levels.len());
-            if new.is_empty() {
+            let Some(widest) = new.iter().map(|(_, kept)| *kept as usize).max() else { continue };
+            if windows.len() * tokens < TOKENS * widest {
                 continue;
             }
             let (graph, actions) = cuts(&whole, ladder, level);
             let given: Vec<(String, Param)> =
                 narrowed(ladder, level).filter_map(|(b, k)| out.of(b, k)).flatten().cloned().collect();
             let original = Model { graph: Arc::new(graph), ..model.clone() };
-            let mut nothing = |_: RepairUpdate| {};
+            let mut gains = false;
+            let mut heard = |u: RepairUpdate| gains |= matches!(u, RepairUpdate::Step(step) if step.kept);
             let with = (groups, &actions[..], &given[..]);
-            let cut = recover::within(&original, with, &set, &options, cancel, &mut nothing)?;
+            let cut = recover::within(&original, with, &set, &options, cancel, &mut heard)?;
+            if !gains {
+                continue;
+            }
             for (branch, kept) in new {
                 let Some(place) = places.get(&branch.group) else { continue };
                 let node = model.graph.node(place.down);
@@ -96,6 +105,13 @@ impl Fits {
             }
         }
         Ok(out)
+    }
+
+    /// How many levels of `ladder` that narrow anything have all of what they narrow re-fitted, and of how many.
+    pub fn levels(&self, ladder: &Ladder) -> (usize, usize) {
+        let all = ladder.levels.iter().filter(|l| narrowed(ladder, l).next().is_some());
+        let fitted = all.clone().filter(|l| narrowed(ladder, l).all(|(b, k)| self.of(b, k).is_some()));
+        (fitted.count(), all.count())
     }
 
     /// What `branch` has where `kept` of its neurons are left.

@@ -23,6 +23,9 @@ pub struct Branch {
     pub order: Vec<u32>,
 }
 
+/// Columns of a matrix in halves or blocks that kernels multiply as they lie.
+const RUN: usize = 32;
+
 /// What one level keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Level {
@@ -77,8 +80,11 @@ pub(super) fn placed(model: &Model, groups: &[Group]) -> Vec<(Branch, Place)> {
         };
         let skip = graph.blocks.iter().flat_map(|b| &b.residual).find(|r| r.add == add)?.skip;
         let weight = model.params.get(graph.node(down).param(ParamRole::Weight)?).ok()?;
+        // Kernels take blocks, and halves, in runs of so many.
         let block = match (weight.as_blocks(), model.precision.get(&graph.node(down).name).weights()) {
-            (Some((block, _)), _) | (None, WeightFormat::Block(block)) => block.values(),
+            (Some((block, _)), _) | (None, WeightFormat::Block(block)) => block.values().max(RUN),
+            (None, WeightFormat::F16 | WeightFormat::Bf16) => RUN,
+            _ if weight.packed().is_some() => RUN,
             _ => 1,
         };
         let granule = block.max(group.granule).min(group.size.max(1));

@@ -69,7 +69,7 @@ impl Lesson<'_> {
 
     fn policy(&self, weights: Vec<Vec<f32>>) -> Policy {
         let (times, entries, table) = (self.times.to_vec(), self.entries.to_vec(), self.table.clone());
-        Policy { weights, price: 1.0, times, entries, table }
+        Policy { weights, price: 1.0, times, entries, stay: 1.0, table }
     }
 }
 
@@ -94,6 +94,11 @@ const STEP: f32 = 0.003;
 const FURTHER: usize = 10;
 /// Of the price, per token.
 const STEP_PRICE: f64 = 0.01;
+/// Tokens that a change may be taken to be good for.
+const STAYS: [f32; 4] = [1.0, 4.0, 16.0, 64.0];
+/// Nats that a whole token's time is worth at most, and how finely the price is found.
+const MOST_PRICE: f32 = 64.0;
+const HALVINGS: usize = 24;
 /// What a divergence counts at most for a gradient.
 const MOST: f32 = 4.0;
 
@@ -146,7 +151,7 @@ pub fn learn(learner: Learner, lesson: &Lesson, seed: u64) -> Learnt {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut walked = Walked::new(lesson);
     let weights = match learner {
-        Learner::Bandit => bandit(lesson, seen(lesson, &mut rng), &mut rng, &mut walked),
+        Learner::Bandit => begun(lesson, &mut rng, &mut walked),
         Learner::Gradient => gradient(lesson, &mut rng, &mut walked),
         Learner::Whole => seen(lesson, &mut rng).iter().map(Ridge::weights).collect(),
     };
@@ -162,11 +167,19 @@ struct Walked<'a> {
     /// Divergences of all levels, the level chosen and the time that it took, token by token: for the regret alone.
     seen: Vec<(Vec<f32>, usize, f32)>,
     price: f64,
+    /// [`Policy::stay`].
+    stay: f32,
 }
 
 impl<'a> Walked<'a> {
     fn new(lesson: &'a Lesson<'a>) -> Walked<'a> {
-        Walked { lesson, seen: Vec::new(), price: 0.0 }
+        Walked { lesson, seen: Vec::new(), price: 0.0, stay: 1.0 }
+    }
+
+    /// What a token at `level` after one at `before` is weighed by: what it takes, and of a change's time the part of one token.
+    fn weighed(&self, level: usize, before: usize) -> f32 {
+        let alone = self.lesson.time(level, level);
+        alone + (self.lesson.time(level, before) - alone) / self.stay
     }
 
     /// A token was computed at `level` after one at `before`: the price for the next.
@@ -201,6 +214,15 @@ fn shuffled(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<usize> {
     order
 }
 
+/// A bandit that begins with regressions of all levels, at the price that they come to.
+fn begun(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
+    let arms = seen(lesson, rng);
+    let mut start = lesson.policy(arms.iter().map(Ridge::weights).collect());
+    settle(&mut start, lesson);
+    (walked.price, walked.stay) = (f64::from(start.price), start.stay);
+    bandit(lesson, arms, rng, walked)
+}
+
 fn bandit(lesson: &Lesson, mut arms: Vec<Ridge>, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     for _ in 0..PASSES {
         for at in shuffled(lesson, rng) {
@@ -209,7 +231,7 @@ fn bandit(lesson: &Lesson, mut arms: Vec<Ridge>, rng: &mut ChaCha8Rng, walked: &
                 let x = wide(signals);
                 let bound = |l: usize| {
                     let (mean, error) = arms[l].foretell(&x);
-                    mean + walked.price * f64::from(lesson.time(l, before)) - HOPE * error
+                    mean + walked.price * f64::from(walked.weighed(l, before)) - HOPE * error
                 };
                 let bounds: Vec<f64> = (0..arms.len()).map(bound).collect();
                 let level = (0..bounds.len()).min_by(|a, b| bounds[*a].total_cmp(&bounds[*b])).unwrap_or_default();
@@ -238,12 +260,12 @@ fn seen(lesson: &Lesson, rng: &mut ChaCha8Rng) -> Vec<Ridge> {
 
 fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<Vec<f32>> {
     let levels = lesson.trace.levels;
-    let weights = bandit(lesson, seen(lesson, rng), rng, walked);
+    let weights = begun(lesson, rng, walked);
     let mut start = lesson.policy(weights);
     settle(&mut start, lesson);
     let mut weights: Vec<[f32; SIGNALS]> = start.weights.iter().map(|w| std::array::from_fn(|i| w[i])).collect();
     let mut base = Ridge::new();
-    walked.price = f64::from(start.price);
+    (walked.price, walked.stay) = (f64::from(start.price), start.stay);
     for pass in 0..FURTHER {
         // Smaller steps towards the end.
         let step = STEP * (1.0 - pass as f32 / FURTHER as f32);
@@ -252,7 +274,8 @@ fn gradient(lesson: &Lesson, rng: &mut ChaCha8Rng, walked: &mut Walked) -> Vec<V
             lesson.trace.walk(at, (lesson.prompt, lesson.table), |signals, divergence| {
                 let price = walked.price as f32;
                 let dot = |w: &[f32; SIGNALS]| w.iter().zip(signals).map(|(a, b)| a * b).sum::<f32>();
-                let costs: Vec<f32> = (0..levels).map(|l| dot(&weights[l]) + price * lesson.time(l, before)).collect();
+                let costs: Vec<f32> =
+                    (0..levels).map(|l| dot(&weights[l]) + price * walked.weighed(l, before)).collect();
                 let least = costs.iter().copied().fold(f32::INFINITY, f32::min);
                 let mut chances: Vec<f32> = costs.iter().map(|c| (-(c - least) / WARMTH).exp()).collect();
                 let sum: f32 = chances.iter().sum();
@@ -299,14 +322,27 @@ pub fn replay(policy: &Policy, lesson: &Lesson) -> (f64, f64) {
     (sums.0 / n.max(1) as f64, sums.1 / n.max(1) as f64)
 }
 
-/// Finds the price at which the trace takes the target, from below.
+/// Finds the price at which the trace takes the target, from below, and how many tokens a change had best be taken to be good for: where it takes more
+/// than a token saves, none would ever be made for the token at hand alone. Where the target is out of reach, what takes least.
 pub fn settle(policy: &mut Policy, lesson: &Lesson) {
-    let (mut low, mut high) = (0f32, 64f32);
-    for _ in 0..30 {
-        policy.price = 0.5 * (low + high);
-        if replay(policy, lesson).1 > lesson.target { low = policy.price } else { high = policy.price }
+    let one = |stay: f32| {
+        let mut own = Policy { stay, ..policy.clone() };
+        let (mut low, mut high) = (0f32, MOST_PRICE);
+        for _ in 0..HALVINGS {
+            own.price = 0.5 * (low + high);
+            if replay(&own, lesson).1 > lesson.target { low = own.price } else { high = own.price }
+        }
+        own.price = high;
+        let (divergence, time) = replay(&own, lesson);
+        let reached = time <= lesson.target;
+        (!reached, if reached { divergence } else { time }, own)
+    };
+    // Of equals the first.
+    let all = STAYS.map(one).into_iter();
+    let best = all.min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    if let Some((.., best)) = best {
+        *policy = best;
     }
-    policy.price = high;
 }
 
 #[cfg(test)]
@@ -370,6 +406,30 @@ mod tests {
         };
         let (free, dear) = (changes(&[0.0, 0.0]), changes(&[0.3, 0.3]));
         assert!(3 * dear < 2 * free, "{dear} of {free}");
+    }
+
+    /// A change that takes more than a token saves is made all the same where the level is worth it, and the target is met.
+    #[test]
+    fn changes_that_take_more_than_a_token_saves_are_no_dead_end() {
+        let (mut trace, table) = toy();
+        let times = [1.0, 0.7];
+        let lesson =
+            Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[0.5, 0.5], target: 0.8 };
+        for learner in [Learner::Bandit, Learner::Gradient, Learner::Whole] {
+            let learnt = learn(learner, &lesson, 1);
+            let (_, time) = replay(&learnt.policy, &lesson);
+            assert!(time <= 0.8 && learnt.policy.stay > 1.0, "{learner:?}: {time} {}", learnt.policy.stay);
+        }
+        // A level that costs nothing is stayed at.
+        trace.windows.iter_mut().flatten().for_each(|r| r.divergence[1] = 0.0);
+        let lesson =
+            Lesson { trace: &trace, table: &table, prompt: 4, times: &times, entries: &[0.5, 0.5], target: 0.8 };
+        let (divergence, time) = replay(&learn(Learner::Bandit, &lesson, 1).policy, &lesson);
+        assert!(divergence < 1e-6 && time < 0.72, "{divergence} {time}");
+        // None is as fast as that: the fastest.
+        let lesson = Lesson { target: 0.5, ..lesson };
+        let (_, time) = replay(&learn(Learner::Bandit, &lesson, 1).policy, &lesson);
+        assert!(time < 0.72, "{time}");
     }
 
     #[test]

@@ -20,7 +20,15 @@ pub struct Policy {
     /// What a token takes more where the one before was of another level, as such a share; none: nothing.
     #[serde(default)]
     pub entries: Vec<f32>,
+    /// Tokens that a change is taken to be good for: what it takes is weighed against the token at hand by so small a part of it.
+    #[serde(default = "one")]
+    pub stay: f32,
     pub table: Table,
+}
+
+/// Policies of before a change was weighed so.
+fn one() -> f32 {
+    1.0
 }
 
 /// Which levels may be chosen.
@@ -61,7 +69,8 @@ impl Policy {
         let Wish { signals, pressure, before } = *wish;
         self.weights.iter().enumerate().map(move |(level, weights)| {
             let loss: f32 = weights.iter().zip(&signals).map(|(w, s)| w * s).sum();
-            loss + self.price * pressure * self.time(level, before)
+            let entry = self.time(level, before) - self.time(level, level);
+            loss + self.price * pressure * (self.time(level, level) + entry / self.stay)
         })
     }
 
@@ -90,7 +99,8 @@ impl Policy {
             return Err(format!("it tells what {} levels of {levels} take to change to", self.entries.len()));
         }
         let priced = sound(&self.price) && self.price >= 0.0 && self.times.iter().all(|t| sound(t) && *t > 0.0);
-        let priced = priced && self.entries.iter().all(|e| sound(e) && *e >= 0.0);
+        let priced =
+            priced && self.entries.iter().all(|e| sound(e) && *e >= 0.0) && self.stay >= 1.0 && sound(&self.stay);
         if !priced || !self.weights.iter().flatten().all(sound) {
             return Err("it has numbers that are none".into());
         }
@@ -194,7 +204,7 @@ mod tests {
     fn policy(price: f32) -> Policy {
         let mut weights = vec![vec![0.0; SIGNALS]; 2];
         weights[1][1] = 1.0;
-        Policy { weights, price, times: vec![1.0, 0.5], entries: Vec::new(), table: Table::default() }
+        Policy { weights, price, times: vec![1.0, 0.5], entries: Vec::new(), stay: 1.0, table: Table::default() }
     }
 
     #[test]
@@ -235,6 +245,13 @@ mod tests {
         pilot.after(&sure, 1, 2);
         assert_eq!(p.choose(&[pilot.wish(&p, 0, &sure, 1.0)]), 1);
         assert_eq!((p.time(1, 1), p.time(1, 0), p.time(0, 1)), (0.5, 1.1, 1.0));
+        // It is worth it where it is good for a few more tokens.
+        p.stay = 4.0;
+        let pilot = Pilot::begin(1, &sure, 2);
+        assert_eq!(p.choose(&[pilot.wish(&p, 0, &sure, 1.0)]), 1);
+        p.stay = 0.5;
+        assert!(p.check(2, 4).unwrap_err().contains("none"));
+        p.stay = 1.0;
         p.entries.pop();
         assert!(p.check(2, 4).unwrap_err().contains("take to change to"));
     }

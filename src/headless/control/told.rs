@@ -126,9 +126,10 @@ pub(super) fn tell(args: &args::Control, found: &Found, of: (Learner, &str, &str
         return Ok(Exit::Done);
     }
     let (learner, device, hash) = of;
+    let (fitted, narrowed) = found.made.fits.levels(&found.made.ladder);
     say!("device   {device}")?;
     say!(
-        "taught   {} tokens, a table of {}; levels share the weights, {:.1} MB are their own",
+        "taught   {} tokens, a table of {}; {fitted} of {narrowed} narrowed levels re-fitted; levels share the weights, {:.1} MB are their own",
         found.made.lessons.tokens(),
         found.made.table.len(),
         found.made.beside as f64 / 1e6
@@ -314,6 +315,7 @@ fn whole_json(
         "taught_tokens": found.made.lessons.tokens(),
         "table_tokens": found.made.table.len(),
         "levels_own_bytes": found.made.beside,
+        "levels_refitted": found.made.fits.levels(&found.made.ladder).0,
         "levels": levels,
         "arms": arms,
         "verdicts": told,

@@ -14,7 +14,6 @@ use crate::files;
 use crate::graph::Graph;
 use crate::host::engine::{Job, JobError};
 use crate::model::{Model, Preprocess};
-use crate::profile::ProfileError;
 use crate::prune::{self, Group};
 use crate::session::{Controlled, Event, LevelMade, State};
 use std::sync::Arc;
@@ -33,10 +32,7 @@ const NOBODY: Duration = Duration::from_millis(100);
 
 impl From<ControlError> for JobError {
     fn from(e: ControlError) -> JobError {
-        match e {
-            ControlError::Cancelled(_) | ControlError::Profile(ProfileError::Cancelled(_)) => JobError::Cancelled,
-            other => JobError::of(other),
-        }
+        if e.is_cancelled() { JobError::Cancelled } else { JobError::of(e) }
     }
 }
 

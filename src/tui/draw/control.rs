@@ -283,9 +283,9 @@ fn how(app: &App, made: &Controlled, width: usize, out: &mut Vec<Line<'static>>)
     );
     say(app, &text, Role::Dim, width, out);
     let text = match app.decoding {
-        true => format!("{} switches the level {dot} `:control off` stops", app.label(Act::NextLevel)),
-        false => "`:control` runs it".to_owned(),
+        true => format!("{} switches the level {dot} `:control off` stops, then", app.label(Act::NextLevel)),
+        false => format!("`:control` runs it {dot}"),
     };
-    let text = format!("{text} {dot} `:export FILE.safetensors` writes model, levels and controller");
+    let text = format!("{text} `:export FILE.safetensors` writes model, levels and controller");
     say(app, &text, Role::Dim, width, out);
 }
