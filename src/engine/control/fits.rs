@@ -84,8 +84,7 @@ impl Fits {
             let original = Model { graph: Arc::new(graph), ..model.clone() };
             let mut gains = false;
             let mut heard = |u: RepairUpdate| gains |= matches!(u, RepairUpdate::Step(step) if step.kept);
-            let with = (groups, &actions[..], &given[..]);
-            let cut = recover::within(&original, with, &set, &options, cancel, &mut heard)?;
+            let cut = recover::within(&original, (groups, &actions), &given, &set, &options, cancel, &mut heard)?;
             if !gains {
                 continue;
             }

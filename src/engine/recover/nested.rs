@@ -17,7 +17,8 @@ use std::collections::HashSet;
 /// As [`compress`](super::compress).
 pub fn within(
     original: &Model,
-    (groups, actions, given): (&[Group], &[(Target, Action)], &[(String, Param)]),
+    (groups, actions): (&[Group], &[(Target, Action)]),
+    given: &[(String, Param)],
     calib: &Dataset,
     options: &RepairOptions,
     cancel: &Cancel,

@@ -166,7 +166,7 @@ impl Read<'_> {
         if high <= low {
             return Err(self.r.sidecar.config.bad("`high_freq_factor` is not above `low_freq_factor`"));
         }
-        Ok(Scaling::llama3(&self.plain, original, factor, [low, high]))
+        Ok(Scaling::llama3(self.plain, original, factor, [low, high]))
     }
 
     /// Peng et al. 2023, section 3.2; bounds as transformers has them.
