@@ -431,6 +431,9 @@ pub struct Heal {
     /// Peak learning rate; by default what suits the optimiser.
     #[arg(long, value_name = "RATE")]
     pub rate: Option<f64>,
+    /// What the values that the last layer reads count beside the answers; 0: answers alone.
+    #[arg(long, value_name = "WEIGHT", allow_negative_numbers = true)]
+    pub features: Option<f64>,
     /// Train on images as they are: neither moved and mirrored nor laid over one another.
     #[arg(long)]
     pub plain: bool,

@@ -2,11 +2,13 @@
 
     npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz          # llama.cpp's shared libraries
     python3 -m venv venv && venv/bin/pip install numpy gguf
-    venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors | MODEL.gguf ...]]
+    venv/bin/python benches/llamacpp/check.py package/bins/linux-x64 target/release/paring REAL [WINDOWS [CUT.safetensors | MODEL.gguf ...]] [--only]
 
-Mixtures of experts: `make_experts.py`. Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`. REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
-it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that: the last column but
-one is beside `paring eval --as llama.cpp`, which rounds as it does.
+`--only`: of the models named alone. Mixtures of experts: `make_experts.py`. Cut models: `PARING_CUT=DIR cargo test --test language cut_models_for -- --ignored`.
+REAL holds `smollm2/SmolLM2-135M-Instruct.Q4_1.gguf`, `stories260k/` and `text/wikitext2_test.txt`. llama.cpp rounds activations to 8 bits before
+it multiplies them with quantized weights, and keeps keys and values in 16 bits; `paring` computes in f32. What differs is that, which is measured by
+itself: llama.cpp on the same weights unpacked to F32 is beside us, and llama.cpp beside itself with every position larger by 1, 7 and 64, which changes
+nothing but the last bits of rotated queries and keys. What those last bits do to perplexity is what no imitation (`paring eval --as llama.cpp`) can tell.
 """
 
 import json
@@ -23,20 +25,18 @@ from llama import Llama
 WINDOW = 512
 
 
-def score(llama, path, ids, windows):
-    """Nats a token over all of a window but its first, and the logits of the first window."""
+def score(llama, path, ids, windows, shift=0):
+    """Nats a token over all of a window but its first; positions begin at `shift`."""
     model = llama.open(path, WINDOW)
     total = count = 0
-    first = None
     for k in range(windows):
         window = ids[k * WINDOW : (k + 1) * WINDOW]
-        logits = model.logits(window)
-        first = logits if first is None else first
+        logits = model.logits(window, shift)
         x = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
         total += (np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(window) - 1), window[1:]]).sum()
         count += len(window) - 1
     model.close()
-    return total / count, first
+    return total / count
 
 
 def unpacked(path, out):
@@ -60,8 +60,9 @@ def unpacked(path, out):
 
 
 def main():
-    folder, paring, real = sys.argv[1:4]
-    windows = int(sys.argv[4]) if len(sys.argv) > 4 else 4
+    only = "--only" in sys.argv
+    folder, paring, real, *more = [a for a in sys.argv[1:] if a != "--only"]
+    windows = int(more[0]) if more else 4
     llama = Llama(folder)
     smol = os.path.join(real, "smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
     stories = os.path.join(real, "stories260k")
@@ -77,15 +78,15 @@ def main():
     np.array(model.tokenize(open(os.path.join(real, "text", "wikitext2_test.txt")).read()), dtype=np.uint16).tofile(at("wiki.u16"))
     model.close()
     texts = {smol: at("wiki.u16"), stories: os.path.join(stories, "tinystories_a.tok512.u16")}
-    rows = [(smol, None), (stories, None)]
-    rows += [(m, p) for m in (smol, stories) for p in ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0", "int8", "w4g32")]
-    for file in sys.argv[5:]:
+    rows = [] if only else [(smol, None), (stories, None)]
+    rows += [] if only else [(m, p) for m in (smol, stories) for p in ("f16", "bf16", "q8_0", "q6_k", "q5_k", "q4_k", "iq4_xs", "q4_0", "int8", "w4g32")]
+    for file in more[1:]:
         # What came from elsewhere is also rounded; a cut model is written as it is.
         rounded = ["f16", "q8_0", "q4_k", "q4_0", "iq4_xs"] if file.endswith(".gguf") else []
         rows += [(file, precision) for precision in [None, *rounded]]
         texts[file] = texts[smol]
-    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | from `--as llama.cpp` by | of the same weights in F32 |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| model | precision | types | paring, nats a token | llama.cpp | perplexity differs by | from `--as llama.cpp` by | of the same weights in F32 | by itself |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for source, precision in rows:
         out = at("out.gguf")
         if os.path.exists(out):
@@ -101,13 +102,18 @@ def main():
         ours = told["nats_per_token"]
         like = json.loads(run("eval", out, "--as", "llama.cpp", *asked))["nats_per_token"]
         ids = np.fromfile(texts[source], dtype=np.uint16).astype(int)
-        theirs, _ = score(llama, out, ids, windows)
+        theirs = score(llama, out, ids, windows)
+        again = [score(llama, out, ids, windows, shift) for shift in (1, 7, 64)]
         unpacked(out, at("f32.gguf"))
-        plain, _ = score(llama, at("f32.gguf"), ids, windows)
+        plain = score(llama, at("f32.gguf"), ids, windows)
         name = os.path.basename(source)
         off = lambda nats, of=ours: 100 * (np.exp(nats - of) - 1)
         types = ", ".join(f"{k} {n}" for k, n in sorted(kinds.items()))
-        print(f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {off(theirs):+.2f} % | {off(theirs, like):+.2f} % | {off(plain):+.2f} % |", flush=True)
+        itself = ", ".join(f"{off(nats, theirs):+.2f}" for nats in again)
+        print(
+            f"| {name} | {precision or '-'} | {types} | {ours:.5f} | {theirs:.5f} | {off(theirs):+.2f} % | {off(theirs, like):+.2f} % | {off(plain):+.2f} % | {itself} % |",
+            flush=True,
+        )
 
 
 main()

@@ -98,13 +98,14 @@ class Model:
         self.ctx = l.llama_init_from_model(self.model, params)
         self.vocab = l.llama_vocab_n_tokens(l.llama_model_get_vocab(self.model))
 
-    def logits(self, ids):
+    def logits(self, ids, shift=0):
+        """Of all tokens, `[tokens, vocabulary]`; the first one's position is `shift`."""
         l = self.lib.llama
         l.llama_memory_clear(l.llama_get_memory(self.ctx), True)
         batch = l.llama_batch_init(len(ids), 0, 1)
         batch.n_tokens = len(ids)
         for i, t in enumerate(ids):
-            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(t), i, 1, 1
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.logits[i] = int(t), i + shift, 1, 1
             batch.seq_id[i][0] = 0
         code = l.llama_decode(self.ctx, batch)
         assert code == 0, code

@@ -123,7 +123,7 @@ pub struct Control {
     #[arg(long, value_name = "LEARNER", default_value = "bandit")]
     pub learner: String,
     /// Take the levels of a file that this command wrote for the same model, instead of searching for some.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["levels", "least"])]
     pub ladder: Option<PathBuf>,
     /// Tokens a window.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]

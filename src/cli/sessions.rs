@@ -299,7 +299,7 @@ pub fn export(name: &str, out: Option<&Path>, format: &str, json: bool) -> anyho
     };
     let out = std::path::absolute(out.unwrap_or(Path::new(&usual)))?;
     // The host would follow a link to an open file of a process to one of its own.
-    crate::files::target(&out).map_err(|e| crate::headless::convert::unwritable(&out, &e))?;
+    crate::headless::convert::ready(&out, format)?;
     let path = out.display().to_string();
     runtime(2)?.block_on(async {
         let was_running = lifecycle::is_running(&place);

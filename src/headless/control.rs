@@ -8,7 +8,7 @@ mod told;
 use super::out;
 use super::{Cancelled, Exit, ProgressLine, UsageError, cancel_on_signals, convert, progress_line, setup};
 use crate::args;
-use crate::control::learn::{Learner, Lesson, learn, replay};
+use crate::control::learn::{Learner, Lesson, learn};
 use crate::control::{self, Arm, Control, ControlError, Ladder, Made, Making, Origin, Stage, make, trial};
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::{Cancel, CompileOptions, DecodeOptions, Decoder, KvFormat, Plan};
@@ -25,8 +25,11 @@ use std::time::Duration;
 pub fn run(args: &args::Control) -> Result<Exit> {
     let (kv, learner) = checked(args)?;
     // Before anything is computed.
-    writable(&args.out)?;
-    files::target(&args.out).map_err(|e| convert::unwritable(&args.out, &e))?;
+    if args.out.extension().is_some_and(|e| e != "safetensors") {
+        let shown = args.out.display();
+        bail!("--out: levels and their controller are a safetensors file; hint: a name that ends so, not `{shown}`");
+    }
+    convert::ready(&args.out, "safetensors")?;
     setup::keep_source(&args.model, &args.out)?;
     for (what, path) in [("calibration data is", &args.calib), ("data is", &args.data)] {
         setup::keep(what, Path::new(path), &args.out)?;
@@ -49,22 +52,6 @@ pub fn run(args: &args::Control) -> Result<Exit> {
         Err(e) if e.downcast_ref().is_some_and(ControlError::is_cancelled) => Err(Cancelled.into()),
         other => other,
     }
-}
-
-/// Can a safetensors file be written at `out`?
-fn writable(out: &Path) -> Result<()> {
-    let shown = out.display();
-    if out.is_dir() {
-        bail!("--out: `{shown}` is a folder; hint: name a file in it, such as levels.safetensors");
-    }
-    if out.extension().is_some_and(|e| e != "safetensors") {
-        bail!("--out: levels and their controller are a safetensors file; hint: a name that ends so, not `{shown}`");
-    }
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.is_dir() {
-        bail!("--out: there is no folder `{}`; hint: make it first", folder.display());
-    }
-    Ok(())
 }
 
 fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
@@ -170,9 +157,10 @@ impl Work<'_> {
         model.params.unchanged()?;
         let mut arms = arms;
         arms.iter_mut().zip(outcomes).for_each(|(arm, o)| arm.outcome = o);
-        let chosen = arms.iter().find(|a| a.learner == Some(learner)).and_then(|a| a.policy.clone());
-        let Some(policy) = chosen else { bail!("no controller was learnt") };
-        let (_, takes) = replay(&policy, &lesson);
+        let chosen = arms.iter().find(|a| a.learner == Some(learner));
+        let Some((policy, (_, takes))) = chosen.and_then(|a| a.policy.clone().zip(a.promised)) else {
+            bail!("no controller was learnt")
+        };
         if takes > args.target && f64::from(fastest) <= args.target {
             out::complain(&format!(
                 "note: with what a change of level takes, no choice takes as little as {} of the whole network's time on calibration text; this one \

@@ -14,9 +14,18 @@ use anyhow::Result;
 use serde_json::json;
 use std::path::Path;
 
-/// Nothing can be written at `path`.
-pub fn unwritable(path: &Path, why: &std::io::Error) -> anyhow::Error {
-    anyhow::anyhow!("cannot write `{}`: {why}; hint: name a regular file, or a folder for pytorch", path.display())
+/// Asks before anything is computed whether a model in `format` can be written at `path`.
+pub fn ready(path: &Path, format: &str) -> Result<()> {
+    let folder = formats::FOLDERS.contains(&format);
+    files::ready(path, folder).map_err(|e| {
+        let hint = match e.kind() {
+            std::io::ErrorKind::NotFound => "make it first, or name another",
+            std::io::ErrorKind::PermissionDenied => "name a place that may be written",
+            _ if folder => "name a folder",
+            _ => "name a regular file, or a folder for pytorch",
+        };
+        anyhow::anyhow!("cannot write `{}`: {e}; hint: {hint}", path.display())
+    })
 }
 
 /// Runs the command; `how` static int8 layers find their ranges.
@@ -24,7 +33,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let format = args.format.as_deref().unwrap_or("");
     let format = formats::format(format, &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
     // Before anything is calibrated.
-    files::target(&args.out).map_err(|e| unwritable(&args.out, &e))?;
+    ready(&args.out, format)?;
     setup::keep_source(&args.model, &args.out)?;
     if let Some(imatrix) = &args.imatrix {
         setup::keep("importances are", imatrix, &args.out)?;

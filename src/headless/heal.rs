@@ -4,7 +4,6 @@ use super::out::{self, say};
 use super::{Cancelled, Exit, ProgressLine, UsageError, cancel_on_signals, convert, print_json, progress_line, setup};
 use crate::args::Heal;
 use crate::exec::Cancel;
-use crate::files;
 use crate::model::Model;
 use crate::model::export::Manifest;
 use crate::model::formats;
@@ -23,7 +22,7 @@ pub fn run(args: &Heal) -> Result<Exit> {
     let length: Length = args.length.parse().map_err(|e: String| UsageError::of("--for", e))?;
     let format = formats::format("", &args.out.to_string_lossy()).map_err(Error::msg)?;
     // Before anything is trained.
-    files::target(&args.out).map_err(|e| convert::unwritable(&args.out, &e))?;
+    convert::ready(&args.out, format)?;
     for (what, source) in
         [("the model is", &args.model), ("the original is", &args.from), ("calibration data is", &args.calib)]
     {
@@ -149,6 +148,7 @@ fn recipe(args: &Heal, student: &Model) -> Healing {
     }
     how.rate = args.rate.unwrap_or(how.rate);
     how.batch = args.on.batch.unwrap_or(how.batch);
+    how.features = args.features.unwrap_or(how.features);
     how.repeats = args.repeats.unwrap_or(how.repeats).max(1);
     how.stored_norms = !args.batch_norms;
     how.augment = !args.plain;

@@ -6,7 +6,6 @@ use super::{Cancelled, Exit, convert, print_json, progress_line, setup};
 use crate::args::Imatrix;
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::Cancel;
-use crate::files;
 use crate::host::compute::{takes_text, working_batch};
 use crate::model::{self, Model};
 use crate::recover::{self, RepairError};
@@ -22,7 +21,7 @@ pub fn run(args: &Imatrix) -> Result<Exit> {
         bail!("importances are collected on the CPU; hint: leave --device out");
     }
     // Before anything is computed.
-    files::target(&args.out).map_err(|e| convert::unwritable(&args.out, &e))?;
+    convert::ready(&args.out, "gguf")?;
     setup::keep_source(&args.model, &args.out)?;
     setup::keep("calibration data is", Path::new(&args.calib), &args.out)?;
     let model = setup::model(&args.model, &args.on, None)?;

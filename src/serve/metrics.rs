@@ -77,6 +77,11 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
+    /// Says that there are so many levels, none of which has made a token yet.
+    pub fn levels(&self, levels: usize) {
+        (0..levels).for_each(|level| self.made(level, 0));
+    }
+
     /// Counts tokens that `level` made.
     pub fn made(&self, level: usize, tokens: u64) {
         self.by_level.get_or_create(&vec![("level", level.to_string())]).inc_by(tokens);

@@ -113,14 +113,15 @@ pub fn run(args: &Serve) -> Result<Exit> {
         most as f64 / 1e6
     );
 
+    let metrics = Arc::new(metrics::Metrics::default());
     if let Some((control, asked)) = &levelled.control {
         let levels = control.ladder.levels.len();
+        metrics.levels(levels);
         match asked {
             Asked::Auto => tell!("paring: a controller chooses one of {levels} levels for every token"),
             Asked::Pinned(level) => tell!("paring: every token is computed at level {level} of {levels}"),
         }
     }
-    let metrics = Arc::new(metrics::Metrics::default());
     let tokenizer = Arc::new(tokenizer);
     let cancel = Cancel::default();
     let (jobs, waiting) = mpsc::channel(args.parallel + args.queue);

@@ -5,11 +5,11 @@
 //! (`ladder`), the file (`document`). Invariant: what is read is of a branch and a number that the ladder has, in the shapes and bytes that it takes.
 
 use super::error::Result;
-use super::ladder::{Branch, Ladder, Level, Place, placed};
+use super::ladder::{Branch, Ladder, Level, Place, as_stored, placed};
 use crate::data;
 use crate::exec::Cancel;
 use crate::graph::ggml::Block;
-use crate::graph::{Graph, ParamRole, ResidualAdd, WeightFormat};
+use crate::graph::{Graph, ParamRole, ResidualAdd};
 use crate::model::{Model, Packed, Param};
 use crate::prune::{Action, Group, Target};
 use crate::recover::{self, RepairOptions, RepairUpdate};
@@ -44,6 +44,26 @@ enum Format {
     Block(Block),
 }
 
+impl Format {
+    fn of(param: &Param) -> Format {
+        match param.packed() {
+            None => Format::F32,
+            Some((Packed::F16, _)) => Format::F16,
+            Some((Packed::Bf16, _)) => Format::Bf16,
+            Some((Packed::Block(block), _)) => Format::Block(block),
+        }
+    }
+
+    fn packed(self) -> Option<Packed> {
+        match self {
+            Format::F32 => None,
+            Format::F16 => Some(Packed::F16),
+            Format::Bf16 => Some(Packed::Bf16),
+            Format::Block(block) => Some(Packed::Block(block)),
+        }
+    }
+}
+
 impl PartialEq for Fits {
     fn eq(&self, other: &Fits) -> bool {
         self.told() == other.told()
@@ -72,7 +92,7 @@ impl Fits {
         let whole = Graph::clone(&model.graph).bound(tokens.saturating_sub(1));
         let options = RepairOptions::default();
         for (done, level) in ladder.levels.iter().enumerate() {
-            let new: Vec<(&Branch, u32)> = narrowed(ladder, level).filter(|(b, k)| out.of(b, *k).is_none()).collect();
+            let new: Vec<(&Branch, u32)> = ladder.narrowed(level).filter(|(b, k)| out.of(b, *k).is_none()).collect();
             said(done, ladder.levels.len());
             let Some(widest) = new.iter().map(|(_, kept)| *kept as usize).max() else { continue };
             if windows.len() * tokens < TOKENS * widest {
@@ -80,7 +100,7 @@ impl Fits {
             }
             let (graph, actions) = cuts(&whole, ladder, level);
             let given: Vec<(String, Param)> =
-                narrowed(ladder, level).filter_map(|(b, k)| out.of(b, k)).flatten().cloned().collect();
+                ladder.narrowed(level).filter_map(|(b, k)| out.of(b, k)).flatten().cloned().collect();
             let original = Model { graph: Arc::new(graph), ..model.clone() };
             let mut gains = false;
             let mut heard = |u: RepairUpdate| gains |= matches!(u, RepairUpdate::Step(step) if step.kept);
@@ -90,17 +110,7 @@ impl Fits {
             }
             for (branch, kept) in new {
                 let Some(place) = places.get(&branch.group) else { continue };
-                let node = model.graph.node(place.down);
-                let format = cut.precision.get(&node.name).weights();
-                let mut own = Vec::new();
-                for role in [ParamRole::Weight, ParamRole::Bias] {
-                    let Some(name) = node.param(role) else { continue };
-                    let param = cut.params.get(name)?;
-                    let stored = matches!(format, WeightFormat::Block(_) | WeightFormat::F16 | WeightFormat::Bf16);
-                    let narrow = stored && role == ParamRole::Weight;
-                    own.push((name.to_owned(), if narrow { param.stored_in(format) } else { param.clone() }));
-                }
-                out.0.insert((branch.group.clone(), kept), own);
+                out.0.insert((branch.group.clone(), kept), as_stored(&cut, model.graph.node(place.down)));
             }
         }
         Ok(out)
@@ -108,8 +118,8 @@ impl Fits {
 
     /// How many levels of `ladder` that narrow anything have all of what they narrow re-fitted, and of how many.
     pub fn levels(&self, ladder: &Ladder) -> (usize, usize) {
-        let all = ladder.levels.iter().filter(|l| narrowed(ladder, l).next().is_some());
-        let fitted = all.clone().filter(|l| narrowed(ladder, l).all(|(b, k)| self.of(b, k).is_some()));
+        let all = ladder.levels.iter().filter(|l| ladder.narrowed(l).next().is_some());
+        let fitted = all.clone().filter(|l| ladder.narrowed(l).all(|(b, k)| self.of(b, k).is_some()));
         (fitted.count(), all.count())
     }
 
@@ -127,22 +137,12 @@ impl Fits {
         let (mut told, mut bytes) = (Vec::new(), Vec::new());
         for ((group, kept), params) in &self.0 {
             for (name, param) in params {
-                let format = match param.packed() {
-                    Some((packed, own)) => {
-                        bytes.extend_from_slice(own);
-                        match packed {
-                            Packed::F16 => Format::F16,
-                            Packed::Bf16 => Format::Bf16,
-                            Packed::Block(block) => Format::Block(block),
-                        }
-                    }
-                    None => {
-                        bytes.extend(param.values().iter().flat_map(|v| v.to_le_bytes()));
-                        Format::F32
-                    }
-                };
-                let (group, param, shape) = (group.clone(), name.clone(), param.shape().to_vec());
-                told.push(Told { group, kept: *kept, param, shape, format });
+                match param.packed() {
+                    Some((_, own)) => bytes.extend_from_slice(own),
+                    None => bytes.extend(param.values().iter().flat_map(|v| v.to_le_bytes())),
+                }
+                let (group, format) = (group.clone(), Format::of(param));
+                told.push(Told { group, kept: *kept, param: name.clone(), shape: param.shape().to_vec(), format });
             }
         }
         (told, bytes)
@@ -163,7 +163,7 @@ impl Fits {
         for one in told {
             let Told { group, kept, param, shape, format } = one;
             let cut =
-                ladder.levels.iter().flat_map(|l| narrowed(ladder, l)).any(|(b, k)| b.group == *group && k == *kept);
+                ladder.levels.iter().flat_map(|l| ladder.narrowed(l)).any(|(b, k)| b.group == *group && k == *kept);
             let place = places.get(group).filter(|_| cut);
             let Some(place) = place else { return Err(format!("no level keeps {kept} neurons of `{group}`")) };
             let node = model.graph.node(place.down);
@@ -192,13 +192,7 @@ impl Fits {
                 return Err(format!("its bytes end within `{param}`"));
             };
             rest = after;
-            let packed = match format {
-                Format::F32 => None,
-                Format::F16 => Some(Packed::F16),
-                Format::Bf16 => Some(Packed::Bf16),
-                Format::Block(block) => Some(Packed::Block(*block)),
-            };
-            let read = match packed {
+            let read = match format.packed() {
                 Some(packed) => Param::packed_in(wanted, own.to_vec(), packed),
                 None => Param::owned(wanted, own.chunks_exact(4).map(number).collect()),
             };
@@ -218,24 +212,10 @@ fn number(bytes: &[u8]) -> f32 {
     bytes.try_into().map_or(f32::NAN, f32::from_le_bytes)
 }
 
-/// The branches that `level` narrows, and what is left of each.
-fn narrowed<'l>(ladder: &'l Ladder, level: &'l Level) -> impl Iterator<Item = (&'l Branch, u32)> {
-    let all = ladder.branches.iter().zip(level.kept.iter().copied());
-    all.filter(|(branch, kept)| *kept > 0 && (*kept as usize) < branch.order.len())
-}
-
-/// What makes `level` of the whole network's graph, and that graph with blocks for the branches that are left out.
+/// What makes `level` of the whole network's graph, and that graph with blocks for the branches that are left out, which re-fitting knows by those.
 fn cuts(whole: &Graph, ladder: &Ladder, level: &Level) -> (Graph, Vec<(Target, Action)>) {
-    let mut graph = whole.clone();
-    let mut actions = Vec::new();
-    for (branch, kept) in narrowed(ladder, level) {
-        let mut units = branch.order[..kept as usize].to_vec();
-        units.sort_unstable();
-        let ratio = 1.0 - f64::from(kept) / branch.order.len() as f64;
-        actions.push((Target::Group(branch.group.clone()), Action::Prune { ratio, kept: units }));
-    }
-    let gone = ladder.branches.iter().zip(&level.kept).filter(|(_, kept)| **kept == 0);
-    for (at, (branch, _)) in gone.enumerate() {
+    let (mut graph, mut actions) = (whole.clone(), ladder.cuts(level));
+    for (at, branch) in ladder.gone(level).enumerate() {
         let Some(add) = graph.by_name(&branch.add) else { continue };
         let branches = graph.blocks.iter().flat_map(|b| &b.residual);
         let residual: Vec<ResidualAdd> = branches.filter(|r| r.add == add).take(1).cloned().collect();

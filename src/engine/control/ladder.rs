@@ -5,7 +5,7 @@
 
 use super::error::{ControlError, Result};
 use super::fits::Fits;
-use crate::graph::{Graph, NodeId, Op, ParamRole, WeightFormat, experts};
+use crate::graph::{Graph, Node, NodeId, Op, ParamRef, ParamRole, WeightFormat, experts};
 use crate::model::{Model, Param};
 use crate::prune::{self, Action, Group, GroupKind, MemberRole, Target};
 use serde::{Deserialize, Serialize};
@@ -100,6 +100,28 @@ pub(super) fn placed(model: &Model, groups: &[Group]) -> Vec<(Branch, Place)> {
 }
 
 impl Ladder {
+    /// The branches that `level` narrows, and how many neurons are left of each.
+    pub(super) fn narrowed<'l>(&'l self, level: &'l Level) -> impl Iterator<Item = (&'l Branch, u32)> {
+        let all = self.branches.iter().zip(level.kept.iter().copied());
+        all.filter(|(branch, kept)| *kept > 0 && (*kept as usize) < branch.order.len())
+    }
+
+    /// The branches that `level` leaves out.
+    pub(super) fn gone<'l>(&'l self, level: &'l Level) -> impl Iterator<Item = &'l Branch> {
+        self.branches.iter().zip(&level.kept).filter(|(_, kept)| **kept == 0).map(|(branch, _)| branch)
+    }
+
+    /// What narrows branches to what `level` keeps of them.
+    pub(super) fn cuts(&self, level: &Level) -> Vec<(Target, Action)> {
+        let one = |(branch, kept): (&Branch, u32)| {
+            let mut units = branch.order[..kept as usize].to_vec();
+            units.sort_unstable();
+            let ratio = 1.0 - f64::from(kept) / branch.order.len() as f64;
+            (Target::Group(branch.group.clone()), Action::Prune { ratio, kept: units })
+        };
+        self.narrowed(level).map(one).collect()
+    }
+
     /// MLPs that are whole, narrowed and gone at `level`.
     pub fn mlps(&self, level: &Level) -> [usize; 3] {
         let mut out = [0; 3];
@@ -156,21 +178,8 @@ pub const MOST_LEVELS: usize = 16;
 /// # Errors
 /// As [`prune::apply`]; a branch that is not the model's.
 pub fn level_model(model: &Model, groups: &[Group], ladder: &Ladder, level: &Level) -> Result<Model> {
-    let mut actions = Vec::new();
-    let mut gone = Vec::new();
-    for (branch, kept) in ladder.branches.iter().zip(&level.kept) {
-        let (kept, size) = (*kept as usize, branch.order.len());
-        match kept {
-            0 => gone.push(branch.add.as_str()),
-            _ if kept == size => {}
-            _ => {
-                let mut units = branch.order[..kept].to_vec();
-                units.sort_unstable();
-                let ratio = 1.0 - kept as f64 / size as f64;
-                actions.push((Target::Group(branch.group.clone()), Action::Prune { ratio, kept: units }));
-            }
-        }
-    }
+    let actions = ladder.cuts(level);
+    let gone: Vec<&str> = ladder.gone(level).map(|branch| branch.add.as_str()).collect();
     let mut cut = match actions.is_empty() {
         true => model.clone(),
         false => prune::apply(model, groups, &actions)?,
@@ -192,17 +201,14 @@ pub fn level_models(
     let mut made: HashMap<(&str, u32), Vec<(String, Param)>> = HashMap::new();
     ladder.levels.iter().map(move |level| {
         let mut cut = level_model(model, groups, ladder, level)?;
-        for (branch, kept) in ladder.branches.iter().zip(&level.kept) {
-            if *kept == 0 || *kept as usize == branch.order.len() {
-                continue;
-            }
+        for (branch, kept) in ladder.narrowed(level) {
             let group = groups.iter().find(|g| g.id == branch.group);
             let stored = || {
                 let mut own = group.map(|group| narrowed(&cut, group)).unwrap_or_default();
-                own.extend(fits.of(branch, *kept).into_iter().flatten().cloned());
+                own.extend(fits.of(branch, kept).into_iter().flatten().cloned());
                 own
             };
-            for (name, param) in made.entry((&branch.group, *kept)).or_insert_with(stored).iter() {
+            for (name, param) in made.entry((&branch.group, kept)).or_insert_with(stored).iter() {
                 cut.params.insert(name.clone(), param.clone());
             }
         }
@@ -212,18 +218,21 @@ pub fn level_models(
 
 /// The weights that the group's neurons are part of, as they are stored where they are computed with.
 fn narrowed(cut: &Model, group: &Group) -> Vec<(String, Param)> {
-    let one = |member: &prune::Member| {
-        let node = cut.graph.node(cut.graph.by_name(&member.node)?);
-        let format = cut.precision.get(&node.name).weights();
-        let all = node.params.iter().filter_map(move |p| {
-            let param = cut.params.get(&p.name).ok()?;
-            let weight = node.param(ParamRole::Weight) == Some(p.name.as_str());
-            let blocks = weight && matches!(format, WeightFormat::Block(_) | WeightFormat::F16 | WeightFormat::Bf16);
-            Some((p.name.clone(), if blocks { param.stored_in(format) } else { param.clone() }))
-        });
-        Some(all.collect::<Vec<_>>())
+    let nodes = group.members.iter().filter_map(|member| cut.graph.by_name(&member.node));
+    nodes.flat_map(|node| as_stored(cut, cut.graph.node(node))).collect()
+}
+
+/// The parameters that `node` of `cut` has there: its weight in the halves or blocks that kernels multiply as they lie, where it is decided to be in
+/// such.
+pub(super) fn as_stored(cut: &Model, node: &Node) -> Vec<(String, Param)> {
+    let format = cut.precision.get(&node.name).weights();
+    let lies = matches!(format, WeightFormat::Block(_) | WeightFormat::F16 | WeightFormat::Bf16);
+    let one = |p: &ParamRef| {
+        let param = cut.params.get(&p.name).ok()?;
+        let param = if lies && p.role == ParamRole::Weight { param.stored_in(format) } else { param.clone() };
+        Some((p.name.clone(), param))
     };
-    group.members.iter().filter_map(one).flatten().collect()
+    node.params.iter().filter_map(one).collect()
 }
 
 /// The graph in which what is added at the nodes `adds` is left out. Ids, order and names stay.

@@ -5,7 +5,7 @@
 //! Losses are nats of divergence; time has a price that rises while tokens take longer than the target on average and falls while they take less
 //! (dual ascent), and is settled at the end so that the whole trace takes the target. Everything is drawn by a seed.
 
-use super::policy::{Policy, Wish, taken};
+use super::policy::{Policy, Wish, taken, weighed};
 use super::signals::{SIGNALS, Signals, Table};
 use super::trace::Trace;
 use rand::seq::SliceRandom;
@@ -176,10 +176,8 @@ impl<'a> Walked<'a> {
         Walked { lesson, seen: Vec::new(), price: 0.0, stay: 1.0 }
     }
 
-    /// What a token at `level` after one at `before` is weighed by: what it takes, and of a change's time the part of one token.
     fn weighed(&self, level: usize, before: usize) -> f32 {
-        let alone = self.lesson.time(level, level);
-        alone + (self.lesson.time(level, before) - alone) / self.stay
+        weighed((self.lesson.times, self.lesson.entries), self.stay, level, before)
     }
 
     /// A token was computed at `level` after one at `before`: the price for the next.

@@ -69,8 +69,7 @@ impl Policy {
         let Wish { signals, pressure, before } = *wish;
         self.weights.iter().enumerate().map(move |(level, weights)| {
             let loss: f32 = weights.iter().zip(&signals).map(|(w, s)| w * s).sum();
-            let entry = self.time(level, before) - self.time(level, level);
-            loss + self.price * pressure * (self.time(level, level) + entry / self.stay)
+            loss + self.price * pressure * weighed((&self.times, &self.entries), self.stay, level, before)
         })
     }
 
@@ -115,6 +114,12 @@ impl Policy {
 pub(super) fn taken((times, entries): (&[f32], &[f32]), level: usize, before: usize) -> f32 {
     let entry = entries.get(level).filter(|_| level != before).copied().unwrap_or_default();
     times.get(level).copied().unwrap_or(1.0) + entry
+}
+
+/// What a token at `level` after one at `before` is weighed by: what it takes alone, and of a change's time the part of one of `stay` tokens.
+pub(super) fn weighed(times: (&[f32], &[f32]), stay: f32, level: usize, before: usize) -> f32 {
+    let alone = taken(times, level, level);
+    alone + (taken(times, level, before) - alone) / stay
 }
 
 /// What one text asks for its next token.

@@ -4,6 +4,7 @@
 //! between the tokens that the vocabulary puts around one, cut where it is longer than the model takes. Texts keep their own lengths:
 //! nothing is padded, and what is run together has one length ([`Dataset::parts`]). Not here: vocabularies (`model::tokenizer`), scores (`task`).
 
+use super::error::CLASSED;
 use super::names::MAX_CLASSES;
 use super::{DataCard, DataError, Dataset, Items, clean_name, file_name};
 use crate::files;
@@ -54,7 +55,7 @@ pub fn classed(
             "put the model's `tokenizer.json` beside its weights, or name one (or the original) by `--tokenizer`";
         return Err(bad("the model comes without a tokenizer".into(), hint));
     };
-    let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
+    let meta = std::fs::metadata(path).map_err(DataError::opening(path, CLASSED))?;
     let hint = "JSON lines with `text` and a whole-number `label`, or `.csv` with these columns";
     if meta.is_dir() {
         return Err(bad("it is a folder".into(), hint));

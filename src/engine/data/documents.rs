@@ -3,6 +3,7 @@
 //! Here: reading them one after the other, within bounds. Not here: how they become tokens (`text`), questions (`questions`), pages of
 //! Parquet files (`parquet`).
 
+use super::error::TEXTS;
 use super::{DataError, clean_name, parquet};
 use crate::files;
 use serde::Deserialize;
@@ -84,7 +85,7 @@ pub(super) fn for_lines(
     most: u64,
     f: &mut dyn FnMut(usize, &str) -> Result<bool, DataError>,
 ) -> Result<(), DataError> {
-    let mut file = BufReader::new(files::open(path).map_err(DataError::opening(path))?);
+    let mut file = BufReader::new(files::open(path).map_err(DataError::opening(path, TEXTS))?);
     let mut bytes = Vec::new();
     for number in 1.. {
         bytes.clear();

@@ -10,11 +10,16 @@ pub(super) const KINDS: &str = "a folder with one sub-folder of images per class
                                  binaries or Python pickles, IDX files (MNIST), Parquet (`*.parquet`), WebDataset \
                                  (`*.tar`), or `synthetic:eval`";
 
+/// The same of texts with classes, and of text to be foretold.
+pub(super) const CLASSED: &str = "a file of JSON lines of `text` and a whole-number `label`, or a CSV file of these";
+pub(super) const TEXTS: &str =
+    "a file of plain text, of documents (JSONL, Parquet), or of token ids (`.u16`), or `synthetic:eval`";
+
 /// Why a data set could not be opened or a batch could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("no data at `{path}`; hint: give {KINDS}")]
-    NotFound { path: PathBuf },
+    #[error("no data at `{path}`; hint: give {kinds}")]
+    NotFound { path: PathBuf, kinds: &'static str },
     #[error("cannot read `{path}`: {source}; hint: check that the file is whole and may be read")]
     Io { path: PathBuf, source: io::Error },
     #[error("`{what}` holds no images; hint: {hint}")]
@@ -90,10 +95,10 @@ impl DataError {
         |source| DataError::Io { path: path.to_owned(), source }
     }
 
-    /// The same of what the user named, which may not be there at all.
-    pub(super) fn opening(path: &Path) -> impl Fn(io::Error) -> DataError + Copy + '_ {
-        |source| match source.kind() {
-            io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned() },
+    /// The same of what the user named, which may not be there at all, where `kinds` are read.
+    pub(super) fn opening<'a>(path: &'a Path, kinds: &'static str) -> impl Fn(io::Error) -> DataError + Copy + 'a {
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => DataError::NotFound { path: path.to_owned(), kinds },
             _ => DataError::Io { path: path.to_owned(), source },
         }
     }

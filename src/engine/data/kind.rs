@@ -1,5 +1,6 @@
 //! What kind of data a path holds, by content first and by names second.
 
+use super::error::KINDS;
 use super::part::{self, Part};
 use super::{DataError, Dataset, cifar, cifar_py, decode, file_name, folder, idx, labels, list, parquet, raw, shards};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ const INSIDE: [&str; 7] = [
 
 /// Opens a file or directory. `imagenet`: class folders are indexed among ImageNet's classes.
 pub(super) fn open(path: &Path, part: Option<Part>, imagenet: bool, spec: &str) -> Result<Dataset, DataError> {
-    let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
+    let meta = std::fs::metadata(path).map_err(DataError::opening(path, KINDS))?;
     if meta.is_file() {
         return open_files(&[path.to_owned()], spec);
     }
@@ -33,7 +34,7 @@ pub(super) fn open_files(paths: &[PathBuf], spec: &str) -> Result<Dataset, DataE
         return Err(DataError::empty(spec, "name at least one file"));
     };
     for path in paths {
-        if !std::fs::metadata(path).map_err(DataError::opening(path))?.is_file() {
+        if !std::fs::metadata(path).map_err(DataError::opening(path, KINDS))?.is_file() {
             return Err(DataError::unknown(path, "not a regular file"));
         }
     }

@@ -108,7 +108,7 @@ pub fn open(spec: &str, limit: usize) -> Result<Dataset, DataError> {
         let paths: Vec<PathBuf> = spec.split(',').map(|s| PathBuf::from(s.trim())).collect();
         kind::open_files(&paths, spec)?
     } else {
-        return Err(DataError::NotFound { path: whole.to_owned() });
+        return Err(DataError::NotFound { path: whole.to_owned(), kinds: error::KINDS });
     };
     Ok(if limit == 0 { full } else { full.take(limit) })
 }

@@ -3,6 +3,7 @@
 //! Files of this kind are read whole, so that a file changed later cannot disturb a running session.
 
 use super::DataError;
+use super::error::KINDS;
 use crate::files;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -79,7 +80,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, DataError> {
     let mut bytes = files::read(path, MAX_BYTES).map_err(|e| match e.kind() {
         ErrorKind::InvalidInput => DataError::unknown(path, e.to_string()),
         ErrorKind::FileTooLarge => large(),
-        _ => DataError::opening(path)(e),
+        _ => DataError::opening(path, KINDS)(e),
     })?;
     if bytes.starts_with(&GZIP) {
         let mut inflated = Vec::new();

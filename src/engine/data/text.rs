@@ -8,6 +8,7 @@
 //! is a [`Counted`], since published figures differ in it. Not here: vocabularies (`model::tokenizer`), scores (`task`).
 
 use super::documents::{Kind, bad};
+use super::error::TEXTS;
 use super::synthetic::Split;
 use super::{DataCard, DataError, Dataset, Items, Joined, file_name, stories};
 use crate::files;
@@ -135,7 +136,7 @@ pub fn text(spec: &str, tokenizer: Option<&Tokenizer>, options: &TextOptions) ->
             DataCard { name, source: format!("synthetic:{}", split.name()), ..DataCard::default() },
         );
     }
-    let meta = std::fs::metadata(path).map_err(DataError::opening(path))?;
+    let meta = std::fs::metadata(path).map_err(DataError::opening(path, TEXTS))?;
     if meta.is_dir() {
         return Err(bad("it is a folder".into(), "name a file of plain text, or of token ids (`.u16`)"));
     }

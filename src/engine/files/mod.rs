@@ -9,7 +9,7 @@ mod scratch;
 
 pub(crate) use cache::{Cache, rounded};
 pub use open::{open, read, read_text};
-pub use scratch::{Scratch, overwrites, replace, replace_folder, target, write, write_privately};
+pub use scratch::{Scratch, overwrites, ready, replace, replace_folder, target, write, write_privately};
 
 use std::fs::FileType;
 use std::io;

@@ -88,7 +88,12 @@ fn sweep(dir: &Path) {
 
 /// The folder that `path` lies in.
 fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent().map_or(Path::new("."), named)
+}
+
+/// `folder`, which no path has to name where it is the one that one is in.
+fn named(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// Where something is written that is to be at `path`: there, or where a link there leads. Nothing has to be there yet.
@@ -131,18 +136,45 @@ fn sync_folder(dir: &Path) {
     }
 }
 
+/// Whether a file, or a `folder`, can be written at `path`, as far as that can be known before there is what is written: to be asked before hours of
+/// work.
+///
+/// # Errors
+/// As [`replace`], and as [`replace_folder`] but for what is in such a folder.
+pub fn ready(path: &Path, folder: bool) -> io::Result<()> {
+    let path = target(path)?;
+    let dir = if folder {
+        // Folders around it are made with it.
+        path.ancestors().skip(1).map(named).find(|dir| dir.exists()).unwrap_or(Path::new("."))
+    } else {
+        replaceable(&path)?;
+        folder_of(&path)
+    };
+    if !dir.is_dir() {
+        let why = format!("there is no folder `{}`", dir.display());
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
+    Scratch::within(dir).map(drop)
+}
+
+/// Whether a file may take the place of what is at `path`.
+fn replaceable(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder"));
+    }
+    if path.metadata().is_ok_and(|m| m.permissions().readonly()) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is write-protected"));
+    }
+    Ok(())
+}
+
 /// Replaces the file `path` by what `write` puts at the path that it is given, whole or not at all.
 ///
 /// # Errors
 /// As [`target`], as `write`, and as the system says; for a file that nobody may write, which a rename would pass over.
 pub fn replace<T, E: From<io::Error>>(path: &Path, write: impl FnOnce(&Path) -> Result<T, E>) -> Result<T, E> {
     let path = target(path)?;
-    if path.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a folder").into());
-    }
-    if path.metadata().is_ok_and(|m| m.permissions().readonly()) {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is write-protected").into());
-    }
+    replaceable(&path)?;
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
     let dir = folder_of(&path);
     let scratch = Scratch::within(dir)?;
@@ -318,6 +350,24 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_written_is_known_before_it_is_there() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("file"), "old").expect("written");
+        let why = |name: &str, folder| ready(&at(name), folder).map_err(|e| e.to_string());
+        assert_eq!((why("new", false), why("file", false), why("new/in/it", true)), (Ok(()), Ok(()), Ok(())));
+        assert!(why("none/new", false).unwrap_err().contains("there is no folder `"));
+        assert!(why("file/new", true).is_err() && why("file/new", false).is_err());
+        assert!(ready(dir.path(), false).unwrap_err().to_string().contains("it is a folder"));
+        assert!(ready(Path::new("new-and-not-written"), false).is_ok());
+        // Nothing is left behind.
+        assert_eq!(
+            (names(dir.path()), std::fs::read_to_string(at("file")).expect("read")),
+            (vec!["file".into()], "old".into())
+        );
+    }
+
+    #[test]
     fn what_is_protected_or_was_read_from_is_not_replaced() {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = tempfile::tempdir().expect("temp dir");
@@ -339,6 +389,7 @@ mod tests {
             assert_eq!(overwrites(&at(path), &at(source)), clash, "{path} {source}");
         }
         std::fs::set_permissions(at("model"), std::fs::Permissions::from_mode(0o444)).expect("set");
+        assert_eq!(ready(&at("model"), false).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         for path in ["model", "link"] {
             let error = replace(&at(path), |p| std::fs::write(p, "new")).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{path}");

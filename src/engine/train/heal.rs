@@ -8,6 +8,7 @@
 
 use super::checkpoint::{self, Told};
 use super::error::TrainError;
+use super::features::Features;
 use super::healing::{Healing, Length, Objective};
 use super::loss::{self, Aims};
 use super::pulse::{LayerPulse, Pulse};
@@ -125,6 +126,8 @@ struct Clinic<'a> {
     /// The original, compiled.
     teacher: Plan,
     tape: Tape,
+    /// What is drawn to the original's beside the answers, where that can be.
+    features: Option<Features>,
     classes: usize,
     image: [usize; 3],
     /// Prepared images that are trained on, where memory holds them, and their labels.
@@ -171,7 +174,7 @@ pub fn heal(
     say: &mut dyn FnMut(HealUpdate),
 ) -> Result<Healed, TrainError> {
     let clinic = Clinic::open(of, how, cancel)?;
-    let mut teacher = Original::of(&clinic.teacher);
+    let mut teacher = Original::of(&clinic);
     let pupil = Pupil::of(of.student, how, of.masked)?;
     let mut pulse = Pulse::of(of.student, &pupil);
     let looks = vec![clinic.look(&pupil)?];
@@ -274,34 +277,56 @@ fn views(steps: u32, each: u32, repeats: u32) -> u32 {
 /// The network that is learnt from, with what it said of the views of the present round.
 struct Original {
     session: Session,
+    /// What is told beside the answers.
+    features: Option<String>,
     /// By batch of the round.
-    said: std::collections::HashMap<u32, Vec<f32>>,
+    said: std::collections::HashMap<u32, Arc<Said>>,
     round: u32,
     /// Seconds that it took in all.
     took: f64,
 }
 
+/// What the original makes of a batch.
+struct Said {
+    /// `[n, classes]`.
+    answers: Vec<f32>,
+    /// `[n, …]`, channels last; nothing where they are not asked for.
+    features: Vec<f32>,
+}
+
 impl Original {
-    fn of(plan: &Plan) -> Original {
-        Original { session: plan.session(), said: Default::default(), round: 0, took: 0.0 }
+    fn of(clinic: &Clinic) -> Original {
+        let features = clinic.features.as_ref().map(|f| f.theirs.clone());
+        Original { session: clinic.teacher.session(), features, said: Default::default(), round: 0, took: 0.0 }
     }
 
     /// Its answers to `x`, which is batch `batch` of round `round`.
-    fn answers(&mut self, x: &Tensor, (round, batch): (u32, u32)) -> Result<Vec<f32>, TrainError> {
+    fn answers(&mut self, x: &Tensor, (round, batch): (u32, u32)) -> Result<Arc<Said>, TrainError> {
         if self.round != round {
             (self.round, self.said) = (round, Default::default());
         }
         if let Some(said) = self.said.get(&batch) {
-            return Ok(said.clone());
+            return Ok(Arc::clone(said));
         }
         let began = Instant::now();
-        let answers = self.session.run(x)?.flatten_all()?.to_vec1::<f32>()?;
+        let said = Arc::new(said(&mut self.session, x, self.features.as_deref())?);
         self.took += began.elapsed().as_secs_f64();
-        if (self.said.len() + 1) * answers.len() * 4 <= HELD {
-            self.said.insert(batch, answers.clone());
+        if (self.said.len() + 1) * (said.answers.len() + said.features.len()) * 4 <= HELD {
+            self.said.insert(batch, Arc::clone(&said));
         }
-        Ok(answers)
+        Ok(said)
     }
+}
+
+/// What a network answers to `x`, and the values of one of its nodes besides.
+fn said(session: &mut Session, x: &Tensor, features: Option<&str>) -> Result<Said, TrainError> {
+    let (answers, found) = session.capture(x, features.as_slice())?;
+    let values = |t: &Tensor| match t.rank() {
+        4 => t.permute((0, 2, 3, 1))?.flatten_all()?.to_vec1::<f32>(),
+        _ => t.flatten_all()?.to_vec1::<f32>(),
+    };
+    let features = found.values().next().map(values).transpose()?.unwrap_or_default();
+    Ok(Said { answers: answers.flatten_all()?.to_vec1::<f32>()?, features })
 }
 
 /// Layers that were masked, where nobody says which: those with at least a fifth of zeros among weights that are stored as they are.
@@ -328,6 +353,9 @@ fn epoch(images: usize, batch: usize) -> u32 {
 impl<'a> Clinic<'a> {
     fn open(of: Patient<'a>, how: &'a Healing, cancel: &Cancel) -> Result<Clinic<'a>, TrainError> {
         can_heal(of.student).map_err(TrainError::Unfit)?;
+        if !(how.features >= 0.0 && how.features.is_finite()) {
+            return Err(TrainError::Unfit("features count something or nothing: a weight of 0 or more".into()));
+        }
         if how.batch == 0 || how.steps == 0 || !(how.rate > 0.0 && how.rate.is_finite()) || how.temperature <= 0.0 {
             return Err(TrainError::Unfit(
                 "a healing needs steps, a batch, a rate and a temperature above zero".into(),
@@ -348,7 +376,10 @@ impl<'a> Clinic<'a> {
             Ok((x.flatten_all()?.to_vec1::<f32>()?, t.classes().to_vec()))
         });
         let held = held.transpose()?;
-        let teacher = Plan::of(of.teacher, &CompileOptions::default())?;
+        let wanted = how.features * how.objective.shares().0 > 0.0;
+        let mut features = if wanted { Features::of(&of.student.graph, &of.teacher.graph) } else { None };
+        let keep = features.as_ref().map(|f| f.theirs.as_str());
+        let teacher = Plan::of(of.teacher, &CompileOptions::default().keeping(keep))?;
         let mut original = teacher.session();
         let mut judges = Vec::new();
         for (k, picks) in of.held_back.chunks(how.batch.clamp(1, 128)).enumerate() {
@@ -359,13 +390,17 @@ impl<'a> Clinic<'a> {
             let views = Healing { mixup: true, ..how.clone() };
             let Views { images, mixed } = augment::views(x, [c, h, w], &views, (u32::MAX, k as u32), PART);
             let x = Tensor::from_vec(images, (picks.len(), c, h, w), &Device::Cpu)?;
-            let answers = original.run(&x)?.flatten_all()?.to_vec1::<f32>()?;
+            let Said { answers, features: values } =
+                said(&mut original, &x, features.as_ref().map(|f| f.theirs.as_str()))?;
+            if let Some(f) = features.as_mut().filter(|_| k == 0) {
+                f.measure(&values);
+            }
             let over = mixed.map(|(other, share)| (other.iter().map(|&i| labels[i]).collect(), share));
             judges.push(Judge { x, answers, labels, over });
         }
         let tape = Tape::of(&of.student.graph)?;
         let classes = judges.first().map_or(0, |j| j.answers.len() / j.labels.len().max(1));
-        Ok(Clinic { of, how, teacher, tape, classes, image: [c, h, w], held, judges })
+        Ok(Clinic { of, how, teacher, tape, features, classes, image: [c, h, w], held, judges })
     }
 
     /// What a checkpoint has to be of.
@@ -427,8 +462,8 @@ impl<'a> Clinic<'a> {
         let Views { images, mixed } = augment::views(images, self.image, self.how, place, PART);
         let [c, h, w] = self.image;
         let x = Tensor::from_vec(images, (n, c, h, w), &Device::Cpu)?;
-        let answers = match self.how.objective {
-            Objective::Labels => Vec::new(),
+        let said = match self.how.objective {
+            Objective::Labels => Arc::new(Said { answers: Vec::new(), features: Vec::new() }),
             _ => teacher.answers(&x, place)?,
         };
         let plain = |at: usize| mixed.is_none() || augment::stays_plain(at / PART, self.how);
@@ -442,14 +477,21 @@ impl<'a> Clinic<'a> {
             let trace = ready.forward(&x.narrow(0, at, m)?, mode)?;
             let k = self.classes;
             let aims = Aims {
-                answers: answers.get(at * k..(at + m) * k).unwrap_or_default(),
+                answers: said.answers.get(at * k..(at + m) * k).unwrap_or_default(),
                 labels: &labels[at..at + m],
                 mixed: over.as_ref().filter(|_| !plain(at)).map(|(o, share)| (&o[at..at + m], *share)),
             };
-            let (loss, seed) = loss::of(trace.output(&self.tape), k, &aims, self.how, n);
+            let (mut loss, seed) = loss::of(trace.output(&self.tape), k, &aims, self.how, n);
+            let mut seeds = vec![(self.of.student.graph.output, seed)];
+            if let Some((f, own)) = self.features.as_ref().and_then(|f| Some((f, trace.value(&self.tape, f.own)?))) {
+                let theirs = &said.features[at * f.size..(at + m) * f.size];
+                let (apart, seed) = f.apart(own, theirs, self.how.features * self.how.objective.shares().0, n);
+                loss += apart;
+                seeds.push((f.own, seed));
+            }
             // What images laid over one another look like is not what the network will see.
             let seen = if plain(at) { trace.statistics.clone() } else { Default::default() };
-            let grads = ready.backward(trace, vec![(self.of.student.graph.output, seed)], false)?.params;
+            let grads = ready.backward(trace, seeds, false)?.params;
             Ok((loss, seen, grads))
         };
         // A last part of one image has no statistics.
@@ -524,7 +566,7 @@ impl<'a> Clinic<'a> {
 
     /// The seconds of `n` steps, with those that the original took of them, and where they led.
     fn tried(&self, n: usize, cancel: &Cancel) -> Result<(Vec<(f64, f64)>, Pupil), TrainError> {
-        let mut teacher = Original::of(&self.teacher);
+        let mut teacher = Original::of(self);
         let mut pupil = Pupil::of(self.of.student, self.how, self.of.masked)?;
         let mut pulse = Pulse::of(self.of.student, &pupil);
         let mut took = Vec::new();

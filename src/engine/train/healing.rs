@@ -43,6 +43,10 @@ pub struct Healing {
     pub decay: f64,
     /// Answers are divided by it before they are compared.
     pub temperature: f64,
+    /// Beside answers the values that the last layer reads are drawn to the original's: what their mean squared difference counts, in units of their
+    /// variance; 0: nothing.
+    #[serde(default)]
+    pub features: f64,
     /// Longest gradient; longer ones are shortened to it.
     pub clip: f64,
     /// How slowly the weights that are kept follow those that are trained (an exponential moving average).
@@ -76,6 +80,7 @@ impl Healing {
             warmup: (steps / 20).min(200),
             decay: 0.0,
             temperature: 4.0,
+            features: 100.0,
             clip: 0.0,
             average: 0.998,
             augment: true,
@@ -139,6 +144,15 @@ impl std::str::FromStr for Heal {
 }
 
 impl Objective {
+    /// What the original's answers count, and the labels.
+    pub fn shares(self) -> (f64, f64) {
+        match self {
+            Objective::Distill => (1.0, 0.0),
+            Objective::Labels => (0.0, 1.0),
+            Objective::Both => (0.5, 0.5),
+        }
+    }
+
     /// What the loss of held-back images is called.
     pub fn loss(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! Losses of a classifier's answers, with their gradients.
 
-use super::healing::{Healing, Objective};
+use super::healing::Healing;
 
 /// What answers are to become.
 pub(super) struct Aims<'a> {
@@ -25,11 +25,7 @@ fn softmax(x: &[f32], t: f64, out: &mut Vec<f64>) {
 /// Distillation: `T²·KL(softmax(a/T) ‖ softmax(y/T))` with the gradient `T·(softmax(y/T) - softmax(a/T))` (Hinton et al. 2015);
 /// labels: cross-entropy with `softmax(y) - target`.
 pub(super) fn of(y: &[f32], classes: usize, aims: &Aims, how: &Healing, of: usize) -> (f64, Vec<f32>) {
-    let (distill, labels) = match how.objective {
-        Objective::Distill => (1.0, 0.0),
-        Objective::Labels => (0.0, 1.0),
-        Objective::Both => (0.5, 0.5),
-    };
+    let (distill, labels) = how.objective.shares();
     let (t, scale) = (how.temperature, 1.0 / of.max(1) as f64);
     let (mut loss, mut grad) = (0f64, vec![0f32; y.len()]);
     let (mut p, mut q) = (Vec::new(), Vec::new());
@@ -60,6 +56,7 @@ pub(super) fn of(y: &[f32], classes: usize, aims: &Aims, how: &Healing, of: usiz
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::train::Objective;
 
     #[test]
     fn gradients_are_differences_of_the_loss() {

@@ -10,6 +10,7 @@ mod batches;
 mod checkpoint;
 pub mod demo;
 mod error;
+mod features;
 mod heal;
 mod healing;
 mod initial;

@@ -18,7 +18,7 @@ pub(super) struct Named {
     pub policy: Option<Policy>,
     /// While learning, and what the trace promised: divergence and time.
     regret: Vec<(usize, f64)>,
-    promised: Option<(f64, f64)>,
+    pub promised: Option<(f64, f64)>,
     pub outcome: Outcome,
 }
 

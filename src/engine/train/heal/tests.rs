@@ -264,3 +264,34 @@ fn what_cannot_be_healed_is_refused_in_words() {
     assert_eq!((length("7 steps"), length("3 epochs")), (7, 6));
     assert!(length("20s") > 1);
 }
+
+/// Mean squared difference of what the last layer reads, between the original and `model`, on held-back images as they are.
+fn features_apart(rig: &Rig, model: &Model, node: &str) -> f64 {
+    let (x, _) = rig.images.batch(&rig.held_back, &model.info.preprocess).expect("images");
+    let of = |m: &Model| {
+        let plan = Plan::of(m, &CompileOptions::default().keeping([node])).expect("compiles");
+        said(&mut plan.session(), &x, Some(node)).expect("runs").features
+    };
+    let (own, theirs) = (of(model), of(&rig.teacher));
+    own.iter().zip(&theirs).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>() / own.len() as f64
+}
+
+#[test]
+fn features_come_nearer_too_where_they_count() {
+    let rig = Rig::of(&resnet());
+    let found = Features::of(&rig.student.graph, &rig.teacher.graph).expect("the same network");
+    // Before the average over places: 8 channels of 8 by 8.
+    assert_eq!(found.size, 8 * 8 * 8);
+    let answers = rig.healed(&Healing { features: 0.0, ..how(60, true) });
+    let both = rig.healed(&Healing { features: 30.0, ..how(60, true) });
+    let apart = |m: &Model| features_apart(&rig, m, &found.theirs);
+    let [before, alone, with] = [&rig.student, &answers.model, &both.model].map(apart);
+    assert!(with < 0.9 * alone && with < before, "{before} {alone} {with}");
+    // Of a network of other widths there are answers alone.
+    let wider =
+        random(&FamilySpec::CifarResnet(CifarResnetSpec { blocks: 1, widths: [4, 8, 12], classes: 10, image: 32 }), 5);
+    assert_eq!(Features::of(&rig.student.graph, &wider.graph), None);
+    // A transformer's: what the head reads.
+    let vit = Rig::of(&vit());
+    assert_eq!(Features::of(&vit.student.graph, &vit.teacher.graph).map(|f| f.size), Some(24));
+}
