@@ -711,7 +711,7 @@ fn points(text: &str) -> Result<f64, String> {
 /// Bits a weight, more than none.
 fn bits(text: &str) -> Result<f64, String> {
     let found: Option<f64> = text.parse().ok().filter(|b| (0.5..=32.0).contains(b));
-    found.ok_or_else(|| "bits a weight are a number such as 4.5".to_owned())
+    found.ok_or_else(|| "bits a weight are a number from 0.5 to 32, such as 4.5".to_owned())
 }
 
 #[cfg(test)]

@@ -175,6 +175,37 @@ fn what_cannot_be_is_said_before_anything_is_measured() {
 }
 
 #[test]
+fn what_cannot_be_written_is_said_before_anything_is_measured() {
+    let texts = Texts::new();
+    let (rig, llama) = (&texts.rig, fixture("language/llama.gguf"));
+    let refused = |with: &[&str], out: &str, words: &[&str]| {
+        let usual = ["convert", &llama, "--calib", &texts.calib, "--window", "13", "--limit", "0", "--out", out];
+        let (done, said) = rig.run(&[&usual, with].concat());
+        assert!(!done && words.iter().all(|w| said.contains(w)), "{with:?}: {said}");
+        // No line of what is under way: `cuts 1/6`.
+        assert!(!said.contains("cuts ") && !said.contains("sensitivity"), "{with:?}: {said}");
+    };
+    let (prune, at) = (["--prune", "10%"], |name: &str| rig.path(name));
+    refused(&prune, &at("m.onnx"), &["rotary positions", "ONNX", "hint: export as safetensors or pytorch"]);
+    refused(&["--bits", "1"], &at("m.gguf"), &["fewer than the smallest formats take", "hint: --bits "]);
+    let occupied = at("occupied");
+    std::fs::create_dir(&occupied).expect("made");
+    std::fs::write(format!("{occupied}/own.txt"), "not ours").expect("written");
+    for format in ["pytorch", "hf"] {
+        let with = [&prune[..], &["--format", format]].concat();
+        refused(&with, &occupied, &["holds other files", "hint: an empty folder"]);
+        refused(&with, &format!("{occupied}/own.txt"), &["it is a file, where a folder is to be"]);
+    }
+    refused(&prune, &occupied, &["it is a folder", "hint: name a file in it"]);
+    refused(&prune, &format!("{}/", at("new")), &["what ends in `/` is a folder"]);
+    refused(&prune, &at("none/m.gguf"), &["there is no folder"]);
+    refused(&prune, "-", &["not written to standard output"]);
+    assert!(Path::new(&format!("{occupied}/own.txt")).is_file());
+    let (done, said) = rig.run(&["imatrix", &llama, "--calib", &texts.calib, "--out", &at("im.safetensors")]);
+    assert!(!done && said.contains("would not be gguf"), "{said}");
+}
+
+#[test]
 fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     let texts = Texts::new();
     let rig = &texts.rig;

@@ -76,7 +76,12 @@ fn checked(args: &args::Control) -> Result<(KvFormat, Learner)> {
         bail!("--prompt: a controller goes by what was said before; hint: at least 1 token");
     }
     if args.window < args.prompt + 8 {
-        bail!("--window: {} tokens are too few after a prompt of {}", args.window, args.prompt);
+        bail!(
+            "--window: {} tokens are too few after a prompt of {}; hint: {} or more, or a shorter --prompt",
+            args.window,
+            args.prompt,
+            args.prompt + 8
+        );
     }
     if files::overwrites(Path::new(&args.calib), Path::new(&args.data)) {
         bail!(
@@ -192,7 +197,9 @@ impl Work<'_> {
     fn taken(&self, file: &Path, groups: &[Group]) -> Result<Ladder> {
         let shown = file.display();
         let other = crate::model::load(file, &crate::model::LoadOptions::default())?;
-        let Some(control) = control::read(&other)? else { bail!("--ladder: `{shown}` has no controller") };
+        let Some(control) = control::read(&other)? else {
+            bail!("--ladder: `{shown}` has no controller; hint: a file that `paring control` wrote for this model")
+        };
         match control.ladder.check(self.model, groups) {
             Ok(()) => Ok(control.ladder),
             Err(why) => bail!("--ladder: `{shown}` is of another model: {why}"),

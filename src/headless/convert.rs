@@ -3,7 +3,6 @@
 use super::out::{self, say};
 use super::{Exit, learnt, print_json, rounding, setup};
 use crate::args::Convert;
-use crate::files;
 use crate::model::Imatrix;
 use crate::model::export::Manifest;
 use crate::model::formats::{self, Written};
@@ -16,15 +15,21 @@ use std::path::Path;
 
 /// Asks before anything is computed whether a model in `format` can be written at `path`.
 pub fn ready(path: &Path, format: &str) -> Result<()> {
-    let folder = formats::FOLDERS.contains(&format);
-    files::ready(path, folder).map_err(|e| {
+    let shown = path.display();
+    if path.as_os_str() == "-" {
+        anyhow::bail!("models are not written to standard output; hint: name a file, `./-` for one that is called so");
+    }
+    formats::ready(path, format).map_err(|e| {
+        use std::io::ErrorKind as Kind;
         let hint = match e.kind() {
-            std::io::ErrorKind::NotFound => "make it first, or name another",
-            std::io::ErrorKind::PermissionDenied => "name a place that may be written",
-            _ if folder => "name a folder",
-            _ => "name a regular file, or a folder for pytorch",
+            Kind::NotFound => "make it first, or name another",
+            Kind::PermissionDenied => "name a place that may be written",
+            Kind::DirectoryNotEmpty => "an empty folder, one that such an export was written to, or another name",
+            Kind::IsADirectory => "name a file in it; folders are what pytorch and hf are written to",
+            _ if formats::FOLDERS.contains(&format) => "name a folder",
+            _ => "name a regular file",
         };
-        anyhow::anyhow!("cannot write `{}`: {e}; hint: {hint}", path.display())
+        anyhow::anyhow!("cannot write `{shown}`: {e}; hint: {hint}")
     })
 }
 
@@ -50,6 +55,11 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
     let text = rounding::text(args, &model)?;
     if args.bits.is_some() || text.is_some() {
         formats::check(&model, format, None)?;
+    }
+    if args.prune.is_some() && !formats::takes_uneven(&model, format) {
+        super::out::complain(&format!(
+            "note: {format} has one shape for all layers of such a model: a cut that takes unlike parts of them will be refused; hint: safetensors takes any"
+        ));
     }
     let cancel = super::cancel_on_signals()?;
     let mut read = model.info.notes.clone();

@@ -7,7 +7,7 @@ use crate::args::Imatrix;
 use crate::data::{Counted, Dataset, TextOptions};
 use crate::exec::Cancel;
 use crate::host::compute::{takes_text, working_batch};
-use crate::model::{self, Model};
+use crate::model::{self, Model, formats};
 use crate::recover::{self, RepairError};
 use crate::session::Opening;
 use crate::words::counted;
@@ -21,6 +21,7 @@ pub fn run(args: &Imatrix) -> Result<Exit> {
         bail!("importances are collected on the CPU; hint: leave --device out");
     }
     // Before anything is computed.
+    formats::format("gguf", &args.out.to_string_lossy()).map_err(anyhow::Error::msg)?;
     convert::ready(&args.out, "gguf")?;
     setup::keep_source(&args.model, &args.out)?;
     setup::keep("calibration data is", Path::new(&args.calib), &args.out)?;

@@ -45,7 +45,7 @@ pub fn decide(args: &Convert, model: &mut Model, text: &Text, cancel: &Cancel) -
         out.said = Some(said);
     }
     if let Some(pattern) = &args.sparsity {
-        let sparsity = pattern.parse().map_err(|e: String| anyhow::anyhow!("--sparsity: {e}"))?;
+        let sparsity = pattern.parse().map_err(|e: String| UsageError::of("--sparsity", e))?;
         out.masks = args.masks.parse().map_err(|e: String| anyhow::anyhow!("--masks: {e}"))?;
         let inside = |n: &&Node| matches!(n.op, Op::Linear(_)) && model.graph.sharing(n).is_none();
         let head = model.graph.output;

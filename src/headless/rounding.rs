@@ -86,7 +86,7 @@ fn costs(model: &mut Model, text: &Text, cancel: &Cancel) -> Result<Costs> {
             profile::sensitivity(model, &[], &text.data, &options, cache.as_deref(), cancel, &mut |u| match u {
                 SensUpdate::Base { images, .. } => windows = images,
                 SensUpdate::Progress { done, total, .. } => line.show(done as u64, total as u64),
-                SensUpdate::Note(text) => line.say(&text),
+                SensUpdate::Note(text) => line.say(&format!("note: {text}")),
                 SensUpdate::Curve(_) => {}
             });
         match found {
@@ -120,6 +120,35 @@ pub fn choose(
     text: Option<&Text>,
     cancel: &Cancel,
 ) -> Result<Bits> {
+    let values: u64 = model.params.iter().map(|(_, p)| p.numel() as u64).sum();
+    let stored: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
+    let sizes = profile::sizes(model, &Block::ALL)?;
+    let others = stored - sizes.iter().map(|r| r.formats[0].bytes).sum::<u64>();
+    let room = ((bits * values as f64 / 8.0) as u64).saturating_sub(others);
+    let masked = |r: &profile::Roundings| {
+        actions.iter().any(|(t, a)| t.name() == r.layer && matches!(a, Action::Sparsify { .. }))
+    };
+    let offered = |mut r: profile::Roundings| {
+        if masked(&r) {
+            r.formats.retain(|f| f.format.is_none_or(Block::has_zero));
+        }
+        if unfit(&r) {
+            r.formats[0].bytes = 2 * r.values;
+        }
+        r
+    };
+    // Shapes alone tell what fits, before anything is measured.
+    let least = |r: profile::Roundings| offered(r).formats.iter().map(|f| f.bytes).min().unwrap_or(0);
+    let least = sizes.into_iter().map(least).sum::<u64>();
+    let too_few = || {
+        anyhow::anyhow!(
+            "{bits} bits a weight are fewer than the smallest formats take; hint: --bits {:.2} or more",
+            (800.0 * (others + least) as f64 / values as f64).ceil() / 100.0
+        )
+    };
+    if least > room {
+        return Err(too_few());
+    }
     let costs = text.map(|text| costs(model, text, cancel)).transpose()?;
     let own;
     let by = match (by, text) {
@@ -141,16 +170,12 @@ pub fn choose(
         let measured = costs.as_ref().and_then(|c| c.kl.get(&r.layer)).filter(|_| error > 0.0);
         Weight { cost: measured.map_or(1.0, |kl| kl / error), roundings: r }
     };
-    let masked = |r: &profile::Roundings| {
-        actions.iter().any(|(t, a)| t.name() == r.layer && matches!(a, Action::Sparsify { .. }))
-    };
-    let offered = found.into_iter().map(|mut r| {
-        if masked(&r) {
-            r.formats.retain(|f| f.format.is_none_or(Block::has_zero));
-        }
-        r
-    });
-    let mut weights: Vec<Weight> = offered.map(weigh).collect();
+    let mut halved = 0;
+    for r in found.iter().filter(|r| unfit(r)) {
+        set(model, &r.layer, Precision::F16);
+        halved += 1;
+    }
+    let mut weights: Vec<Weight> = found.into_iter().map(offered).map(weigh).collect();
     if costs.is_some() {
         // What is stored in the probe's format already, or takes no blocks, was not asked: as the others on the whole.
         let probed = |w: &Weight| w.roundings.formats.iter().any(|f| f.format == Some(PROBE) && f.error > 0.0);
@@ -158,27 +183,7 @@ pub fn choose(
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
         weights.iter_mut().filter(|w| !probed(w)).for_each(|w| w.cost = mean);
     }
-    let values: u64 = model.params.iter().map(|(_, p)| p.numel() as u64).sum();
-    let stored: u64 = model.params.iter().map(|(_, p)| p.stored_bytes()).sum();
-    let others = stored - weights.iter().map(|w| w.roundings.formats[0].bytes).sum::<u64>();
-    // Rows that are whole blocks of no format are halved, as `--precision` does with them.
-    let unfit =
-        |w: &&mut Weight| w.roundings.formats.len() == 1 && w.roundings.formats[0].bytes > 2 * w.roundings.values;
-    let mut halved = 0;
-    for w in weights.iter_mut().filter(unfit) {
-        w.roundings.formats[0].bytes = 2 * w.roundings.values;
-        set(model, &w.roundings.layer, Precision::F16);
-        halved += 1;
-    }
-    let room = ((bits * values as f64 / 8.0) as u64).saturating_sub(others);
-    let Some(chosen) = allocate(&weights, room) else {
-        let least = |w: &Weight| w.roundings.formats.iter().map(|f| f.bytes).min().unwrap_or(0);
-        let least = others + weights.iter().map(least).sum::<u64>();
-        bail!(
-            "{bits} bits a weight are fewer than the smallest formats take; hint: --bits {:.2} or more",
-            (800.0 * least as f64 / values as f64).ceil() / 100.0
-        );
-    };
+    let Some(chosen) = allocate(&weights, room) else { return Err(too_few()) };
     for (w, &i) in weights.iter().zip(&chosen.formats) {
         if let Some(block) = w.roundings.formats[i].format {
             set(model, &w.roundings.layer, Precision::Block(block));
@@ -190,6 +195,11 @@ pub fn choose(
         said.notes.push(format!("{n} rows that are whole blocks of no format: f16 there"));
     }
     Ok(said)
+}
+
+/// Whether its rows are whole blocks of no format: they are halved, as `--precision` does with them.
+fn unfit(r: &profile::Roundings) -> bool {
+    r.formats.len() == 1 && r.formats[0].bytes > 2 * r.values
 }
 
 /// Whoever shares the layer's weight has it in `precision` too.

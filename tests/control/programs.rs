@@ -123,12 +123,12 @@ fn control_makes_a_file_that_runs_and_refuses_what_it_cannot_judge() {
     let (calib, data) = (text("calib.txt", 3), text("data.txt", 5));
     let out = dir.path().join("out.safetensors");
     let (model, out) = (plain.to_str().unwrap(), out.to_str().unwrap());
-    let small = ["--window", "24", "--prompt", "4", "--levels", "3", "--limit", "3", "--seeds", "2", "--threads", "1"];
+    let small = ["--window", "24", "--prompt", "4", "--limit", "3", "--seeds", "2", "--threads", "1"];
     let made = |calib: &str, more: &[&str]| {
         let files = ["control", model, "--calib", calib, "--data", &data, "--out", out];
         paring(&[&files, &small[..], more].concat())
     };
-    let (ok, told, err) = made(&calib, &["--json"]);
+    let (ok, told, err) = made(&calib, &["--levels", "3", "--json"]);
     assert!(ok, "{err}");
     let told: Value = serde_json::from_str(&told).unwrap();
     let levels = told["levels"].as_array().unwrap();
@@ -158,6 +158,8 @@ fn control_makes_a_file_that_runs_and_refuses_what_it_cannot_judge() {
         (&calib, &["--learner", "whole"][..], "is what both begin with"),
         (&calib, &["--calib-limit", "9"][..], "windows of text are too few: 9, and 13 are needed"),
         (&calib, &["--least", "2"][..], "a share above 0 and below 1"),
+        // A ladder has its levels.
+        (&calib, &["--ladder", again.to_str().unwrap(), "--levels", "3"][..], "cannot be used with"),
     ] {
         let (ok, _, err) = made(calib, more);
         assert!(!ok && err.contains(words), "{err}");

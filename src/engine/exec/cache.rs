@@ -82,7 +82,8 @@ impl Cache {
     /// What it is kept in, in words.
     pub fn label(&self) -> String {
         let used = KvFormat::ALL.into_iter().filter(|f| self.formats.contains(f));
-        used.map(KvFormat::label).collect::<Vec<_>>().join(" and ")
+        let used = used.map(KvFormat::label).collect::<Vec<_>>();
+        if used.is_empty() { "nothing".to_owned() } else { used.join(" and ") }
     }
 
     /// The format of all, where there is one.

@@ -136,19 +136,26 @@ fn sync_folder(dir: &Path) {
     }
 }
 
-/// Whether a file, or a `folder`, can be written at `path`, as far as that can be known before there is what is written: to be asked before hours of
-/// work.
+/// Whether a file can be written at `path`, or a folder that may take the place of one that `old` knows, as far as that can be known before there is what
+/// is written: to be asked before hours of work.
 ///
 /// # Errors
-/// As [`replace`], and as [`replace_folder`] but for what is in such a folder.
-pub fn ready(path: &Path, folder: bool) -> io::Result<()> {
+/// As [`replace`], and as [`replace_folder`].
+pub fn ready(path: &Path, old: Option<&dyn Fn(&Path) -> bool>) -> io::Result<()> {
     let path = target(path)?;
-    let dir = if folder {
+    let dir = match old {
         // Folders around it are made with it.
-        path.ancestors().skip(1).map(named).find(|dir| dir.exists()).unwrap_or(Path::new("."))
-    } else {
-        replaceable(&path)?;
-        folder_of(&path)
+        Some(old) => {
+            vacant(&path, old)?;
+            path.ancestors().skip(1).map(named).find(|dir| dir.exists()).unwrap_or(Path::new("."))
+        }
+        None if path.as_os_str().as_encoded_bytes().ends_with(b"/") => {
+            return Err(io::Error::new(io::ErrorKind::IsADirectory, "what ends in `/` is a folder"));
+        }
+        None => {
+            replaceable(&path)?;
+            folder_of(&path)
+        }
     };
     if !dir.is_dir() {
         let why = format!("there is no folder `{}`", dir.display());
@@ -210,23 +217,13 @@ pub fn write_privately(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 /// As [`replace`], and for a folder that holds something else.
 pub fn replace_folder<T, E: From<io::Error>>(
     path: &Path,
-    old: impl FnOnce(&Path) -> bool,
+    old: impl Fn(&Path) -> bool,
     write: impl FnOnce(&Path) -> Result<T, E>,
 ) -> Result<T, E> {
     let path = target(path)?;
     // `.` and `..` have a name only so.
     let path = if path.exists() { std::fs::canonicalize(path)? } else { path };
-    let there = match std::fs::read_dir(&path) {
-        Ok(mut entries) => {
-            let empty = entries.next().is_none();
-            if !empty && !old(&path) {
-                return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, "the folder holds other files").into());
-            }
-            !empty
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => false,
-        Err(e) => return Err(e.into()),
-    };
+    let there = vacant(&path, &old)?;
     let name = path.file_name().ok_or_else(|| io::Error::other("the path names no folder"))?;
     let dir = folder_of(&path);
     std::fs::create_dir_all(dir)?;
@@ -242,6 +239,24 @@ pub fn replace_folder<T, E: From<io::Error>>(
     }
     sync_folder(dir);
     Ok(done)
+}
+
+/// Whether there is something at `path` that a folder takes the place of, which `old` knows.
+fn vacant(path: &Path, old: &dyn Fn(&Path) -> bool) -> io::Result<bool> {
+    match std::fs::read_dir(path) {
+        Ok(mut entries) => {
+            let empty = entries.next().is_none();
+            if !empty && !old(path) {
+                return Err(io::Error::new(io::ErrorKind::DirectoryNotEmpty, "the folder holds other files"));
+            }
+            Ok(!empty)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => {
+            Err(io::Error::new(io::ErrorKind::NotADirectory, "it is a file, where a folder is to be"))
+        }
+        Err(e) => Err(e),
+    }
 }
 
 /// Each takes the other's place: at no moment is neither there.
@@ -354,12 +369,17 @@ mod tests {
         let dir = tempfile::tempdir().expect("temp dir");
         let at = |name: &str| dir.path().join(name);
         std::fs::write(at("file"), "old").expect("written");
-        let why = |name: &str, folder| ready(&at(name), folder).map_err(|e| e.to_string());
-        assert_eq!((why("new", false), why("file", false), why("new/in/it", true)), (Ok(()), Ok(()), Ok(())));
-        assert!(why("none/new", false).unwrap_err().contains("there is no folder `"));
-        assert!(why("file/new", true).is_err() && why("file/new", false).is_err());
-        assert!(ready(dir.path(), false).unwrap_err().to_string().contains("it is a folder"));
-        assert!(ready(Path::new("new-and-not-written"), false).is_ok());
+        let why = |name: &str, old: Option<&dyn Fn(&Path) -> bool>| ready(&at(name), old).map_err(|e| e.to_string());
+        let (file, none, any) =
+            (None, Some(&(|_: &Path| false) as &dyn Fn(&Path) -> bool), Some(&(|_: &Path| true) as _));
+        assert_eq!((why("new", file), why("file", file), why("new/in/it", none)), (Ok(()), Ok(()), Ok(())));
+        assert!(why("none/new", file).unwrap_err().contains("there is no folder `"));
+        assert!(why("new/", file).unwrap_err().contains("is a folder"));
+        assert!(why("file/new", none).is_err() && why("file/new", file).is_err());
+        assert!(why("file", none).unwrap_err().contains("it is a file"));
+        assert!(why("", file).unwrap_err().contains("is a folder"));
+        assert!(why("", none).unwrap_err().contains("holds other files") && why("", any).is_ok());
+        assert!(ready(Path::new("new-and-not-written"), file).is_ok());
         // Nothing is left behind.
         assert_eq!(
             (names(dir.path()), std::fs::read_to_string(at("file")).expect("read")),
@@ -389,7 +409,7 @@ mod tests {
             assert_eq!(overwrites(&at(path), &at(source)), clash, "{path} {source}");
         }
         std::fs::set_permissions(at("model"), std::fs::Permissions::from_mode(0o444)).expect("set");
-        assert_eq!(ready(&at("model"), false).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert_eq!(ready(&at("model"), None).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
         for path in ["model", "link"] {
             let error = replace(&at(path), |p| std::fs::write(p, "new")).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{path}");

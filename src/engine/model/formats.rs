@@ -4,6 +4,7 @@ use super::export::{self, Manifest};
 use super::llamacpp;
 pub use super::llamacpp::Written;
 use super::{Model, Result, printable, python, transformers};
+use crate::files;
 use crate::graph::{Node, WeightFormat};
 use crate::words::counted;
 use std::collections::BTreeMap;
@@ -36,23 +37,46 @@ pub fn format(name: &str, path: &str) -> Result<&'static str, String> {
     };
     let ending = printable(&ending.unwrap_or_default());
     if ends.is_some_and(|e| e != found) || (!FOLDERS.contains(&found) && OTHERS.contains(&&*ending)) {
+        let name = if FOLDERS.contains(&found) { "name a folder".to_owned() } else { format!("name it `.{found}`") };
         return Err(format!(
-            "a file that ends in `.{ending}` would not be {found}; hint: name it `.{found}`, or choose another format ({})",
+            "a file that ends in `.{ending}` would not be {found}; hint: {name}, or choose another format ({})",
             FORMATS.join(", ")
         ));
     }
     Ok(found)
 }
 
+/// Whether a model in `format` can be written at `path`, as far as that can be known before it is made.
+///
+/// # Errors
+/// As [`files::ready`].
+pub fn ready(path: &Path, format: &str) -> std::io::Result<()> {
+    match format {
+        "pytorch" => files::ready(path, Some(&python::is_export)),
+        "hf" => files::ready(path, Some(&transformers::is_export)),
+        _ => files::ready(path, None),
+    }
+}
+
 /// What [`write`] would refuse of `model` whatever its weights become; `factored`: a layer that is to be two by then.
 ///
 /// # Errors
-/// As [`llamacpp::check`] and [`transformers::check`].
+/// As [`llamacpp::check`], [`transformers::check`] and [`super::onnx::check`].
 pub fn check(model: &Model, format: &str, factored: Option<&str>) -> Result<()> {
     match format {
         "gguf" => llamacpp::check(model, factored),
         "hf" => transformers::check(model, factored),
+        "onnx" => super::onnx::check(model),
         _ => Ok(()),
+    }
+}
+
+/// Whether `format` takes `model` with every layer cut in its own way.
+pub fn takes_uneven(model: &Model, format: &str) -> bool {
+    match format {
+        "gguf" => llamacpp::takes_uneven(model),
+        "hf" => false,
+        _ => true,
     }
 }
 

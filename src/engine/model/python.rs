@@ -21,7 +21,7 @@ const FLOATS: &str = "weights.safetensors";
 const BESIDE: [&str; 2] = ["config.json", "preprocessor_config.json"];
 
 /// Does the folder hold an earlier export and nothing else?
-fn is_export(dir: &Path) -> bool {
+pub(super) fn is_export(dir: &Path) -> bool {
     let Ok(Ok(entries)) = std::fs::read_dir(dir).map(|all| all.collect::<Result<Vec<_>, _>>()) else { return false };
     let known = |name: &OsStr| [MODEL, FLOATS, "model.py", "model.json"].iter().chain(&BESIDE).any(|k| name == *k);
     let first = PRELUDE.lines().next().unwrap_or_default();

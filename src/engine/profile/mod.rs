@@ -30,7 +30,7 @@ pub use load::{Load, Watch};
 pub use measure::{ProfileOptions, ProfileUpdate, noise, profile};
 pub use paired::{PairedOptions, paired_latency, whole_latency};
 pub use parameters::{BARS, Drawn, LayerParameters, Rank, Scales, parameters};
-pub use rounding::{LOOKED_AT, Rounding, Roundings, roundings};
+pub use rounding::{LOOKED_AT, Rounding, Roundings, roundings, sizes};
 pub use sample::sampled;
 pub use sensitivity::{BROKEN, SensOptions, SensUpdate, sensitivity};
 pub use table::*;

@@ -51,14 +51,7 @@ pub fn roundings(
     update: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Roundings>> {
     let names = imatrix::names(&model.graph);
-    let mut seen = std::collections::HashSet::new();
-    let layers: Vec<(&Node, &str)> = model
-        .graph
-        .live()
-        .filter(|(_, n)| n.op.is_conv_or_linear())
-        .filter_map(|(_, n)| Some((n, n.param(ParamRole::Weight)?)))
-        .filter(|(_, weight)| seen.insert(*weight))
-        .collect();
+    let layers = weights(model);
     let one = |(i, (node, weight)): (usize, &(&Node, &str))| {
         cancel.check()?;
         update(i, layers.len());
@@ -69,6 +62,34 @@ pub fn roundings(
     let out = layers.iter().enumerate().map(one).filter_map(Result::transpose).collect();
     update(layers.len(), layers.len());
     out
+}
+
+/// What [`roundings`] tells of sizes, without a look at any value: errors are 0.
+///
+/// # Errors
+/// A parameter that is missing.
+pub fn sizes(model: &Model, formats: &[Block]) -> Result<Vec<Roundings>> {
+    let one = |(node, weight): (&Node, &str)| {
+        let param = model.params.get(weight)?;
+        let fits = |b: &&Block| Precision::Block(**b).unfit(&node.op).is_none();
+        let as_it_is = Rounding { format: None, bytes: param.stored_bytes(), error: 0.0 };
+        let rounded = formats.iter().filter(fits).map(|b| bytes_in(param.numel(), *b));
+        let formats = std::iter::once(as_it_is).chain(rounded).collect();
+        Ok(Roundings { layer: node.name.clone(), values: param.numel() as u64, looked_at: 0.0, formats })
+    };
+    weights(model).into_iter().map(one).collect()
+}
+
+/// `values` in whole blocks.
+fn bytes_in(values: usize, block: Block) -> Rounding {
+    Rounding { format: Some(block), bytes: (values / block.values() * block.size()) as u64, error: 0.0 }
+}
+
+/// Every convolution and linear layer with its weight's name, in network order. A weight that is shared comes once.
+fn weights(model: &Model) -> Vec<(&Node, &str)> {
+    let mut seen = std::collections::HashSet::new();
+    let layers = model.graph.live().map(|(_, n)| n).filter(|n| n.op.is_conv_or_linear());
+    layers.filter_map(|n| Some((n, n.param(ParamRole::Weight)?))).filter(|(_, weight)| seen.insert(*weight)).collect()
 }
 
 /// The roundings of one node's weight to those of `formats` that take its rows, columns counting as `counts` say; `None` where it has no weight.
@@ -128,13 +149,12 @@ fn of_weight(param: &Param, formats: &[Block], counts: Option<&[f32]>) -> Roundi
     let all = sum(0);
     let as_it_is = Rounding { format: None, bytes: param.stored_bytes(), error: 0.0 };
     let rounded = formats.iter().enumerate().map(|(i, &block)| Rounding {
-        format: Some(block),
-        bytes: (values / block.values() * block.size()) as u64,
         // A format that it is stored in already changes nothing.
         error: match param.is_in(Precision::Block(block).weights()) || all <= 0.0 {
             true => 0.0,
             false => sum(i + 1) / all,
         },
+        ..bytes_in(values, block)
     });
     Roundings {
         layer: String::new(),

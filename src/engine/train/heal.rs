@@ -481,13 +481,13 @@ impl<'a> Clinic<'a> {
                 labels: &labels[at..at + m],
                 mixed: over.as_ref().filter(|_| !plain(at)).map(|(o, share)| (&o[at..at + m], *share)),
             };
-            let (mut loss, seed) = loss::of(trace.output(&self.tape), k, &aims, self.how, n);
+            // Told is the loss of answers, which held-back images are judged by too.
+            let (loss, seed) = loss::of(trace.output(&self.tape), k, &aims, self.how, n);
             let mut seeds = vec![(self.of.student.graph.output, seed)];
             if let Some((f, own)) = self.features.as_ref().and_then(|f| Some((f, trace.value(&self.tape, f.own)?))) {
                 let theirs = &said.features[at * f.size..(at + m) * f.size];
-                let (apart, seed) = f.apart(own, theirs, self.how.features * self.how.objective.shares().0, n);
-                loss += apart;
-                seeds.push((f.own, seed));
+                let weight = self.how.features * self.how.objective.shares().0;
+                seeds.push((f.own, f.pull(own, theirs, weight, n)));
             }
             // What images laid over one another look like is not what the network will see.
             let seen = if plain(at) { trace.statistics.clone() } else { Default::default() };

@@ -134,6 +134,15 @@ pub fn check(model: &Model, factored: Option<&str>) -> Result<()> {
     shape.architecture(was).map(drop).map_err(|u| refusal(model, u))
 }
 
+/// Whether layers of `model` may be cut each in its own way and still go to llama.cpp; what cannot go there at all, may.
+pub fn takes_uneven(model: &Model) -> bool {
+    let Ok((said, _, mut shape)) = begun(model) else { return true };
+    let was = said.metadata.string("general.architecture").unwrap_or_default();
+    let [_, second, ..] = &mut shape.layers[..] else { return true };
+    second.hidden = second.hidden.saturating_sub(1);
+    shape.architecture(was).is_ok()
+}
+
 /// Writes `model` as a GGUF file that llama.cpp loads.
 ///
 /// # Errors

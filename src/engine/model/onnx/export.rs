@@ -38,7 +38,7 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let params = export::stored(model)?;
     let text = export::header_text(model, &params, manifest).map_err(|e| write_error(e.into()))?;
     let shapes = shapes_at(&model.graph, least(&model.graph)?)?;
-    let unfit = |why: String| ModelError::unsupported(path, why, "export as safetensors");
+    let unfit = |why: String| ModelError::unsupported(path, why, HINT);
     let mut proto =
         write::model(&model.graph, &shapes, &params, &model.precision.inputs, &[(KEY, text)]).map_err(unfit)?;
     let hash = proto.graph.as_ref().map(|g| nodes_hash(&g.node)).unwrap_or_default();
@@ -49,6 +49,18 @@ pub fn onnx(path: &Path, model: &Model, manifest: &Manifest) -> Result<String> {
     let bytes = proto.encode_to_vec();
     drop(proto);
     written::replace(path, |out: &mut dyn Write| out.write_all(&bytes)).map_err(write_error)
+}
+
+const HINT: &str = "export as safetensors or pytorch";
+
+/// What [`onnx`] would refuse of the layers of `model`, whatever their weights become.
+///
+/// # Errors
+/// [`ModelError::Unsupported`].
+pub fn check(model: &Model) -> Result<()> {
+    let shapes = shapes_at(&model.graph, least(&model.graph)?)?;
+    let unfit = |why: String| ModelError::unsupported(&model.info.source, why, HINT);
+    write::check(&model.graph, &shapes, &model.params).map_err(unfit)
 }
 
 /// `model` with precisions that ONNX has: f32, 8-bit weights and shared values; others as the f32 weights that they give.

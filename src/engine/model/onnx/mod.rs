@@ -23,7 +23,7 @@ mod proto;
 mod view;
 mod write;
 
-pub use export::onnx;
+pub use export::{check, onnx};
 pub(super) use import::{import, is_onnx};
 
 #[cfg(test)]

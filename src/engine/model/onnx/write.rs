@@ -42,7 +42,7 @@ fn float(name: &str, f: f64) -> AttributeProto {
 
 /// What ONNX files are not written for yet, at `node`.
 fn unwritten(node: &Node, what: &str) -> String {
-    format!("{what} are not written to ONNX (`{}`); hint: export to safetensors or pytorch", node.name)
+    format!("{what} are not written to ONNX (`{}`)", node.name)
 }
 
 /// The last axis alone.
@@ -65,6 +65,15 @@ fn tensor(name: &str, shape: &[usize], kind: i32, bytes: Vec<u8>) -> TensorProto
     }
 }
 
+/// Whether the layers of `graph` are written at all, with the shapes and parameters that they have.
+///
+/// # Errors
+/// As [`model`].
+pub(in crate::model) fn check(graph: &Graph, shapes: &[Vec<usize>], params: &ParamStore) -> Result<(), String> {
+    let ranges = BTreeMap::new();
+    Writer::of(graph, params, &ranges).layers(graph, shapes)
+}
+
 /// The model as protobuf; `shapes` are those of the fewest tokens, where their number is free. `metadata` becomes `metadata_props`.
 ///
 /// # Errors
@@ -76,25 +85,11 @@ pub(in crate::model) fn model(
     ranges: &BTreeMap<String, Range>,
     metadata: &[(&str, String)],
 ) -> Result<ModelProto, String> {
-    let mut w = Writer {
-        out: GraphProto { name: Some("main".into()), ..Default::default() },
-        params,
-        ranges,
-        free: graph.is_open(),
-        node: "",
-        helpers: 0,
-    };
+    let mut w = Writer::of(graph, params, ranges);
     for (name, param) in params.iter() {
         w.parameter(name, param);
     }
-    for (_, node) in graph.live().filter(|(_, n)| !matches!(n.op, Op::Input(_))) {
-        let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
-        let names: Vec<String> = node.inputs.iter().map(|i| value(graph.node(*i))).collect();
-        w.node = &node.name;
-        w.helpers = 0;
-        w.layer(node, &names, &ins)?;
-        w.call_last(&value(node));
-    }
+    w.layers(graph, shapes)?;
     let free = |word: &str| DimensionProto { dim_param: Some(word.into()), dim_value: None };
     let io = |name: &str, kind: i32, dims: &[Dim]| ValueInfoProto {
         name: Some(name.to_owned()),
@@ -162,6 +157,25 @@ struct Writer<'a> {
     node: &'a str,
     /// Helper values made for it so far.
     helpers: usize,
+}
+
+impl<'a> Writer<'a> {
+    fn of(graph: &Graph, params: &'a ParamStore, ranges: &'a BTreeMap<String, Range>) -> Writer<'a> {
+        let out = GraphProto { name: Some("main".into()), ..Default::default() };
+        Writer { out, params, ranges, free: graph.is_open(), node: "", helpers: 0 }
+    }
+
+    fn layers(&mut self, graph: &'a Graph, shapes: &[Vec<usize>]) -> Result<(), String> {
+        for (_, node) in graph.live().filter(|(_, n)| !matches!(n.op, Op::Input(_))) {
+            let ins: Vec<&[usize]> = node.inputs.iter().map(|i| shapes[i.index()].as_slice()).collect();
+            let names: Vec<String> = node.inputs.iter().map(|i| value(graph.node(*i))).collect();
+            self.node = &node.name;
+            self.helpers = 0;
+            self.layer(node, &names, &ins)?;
+            self.call_last(&value(node));
+        }
+        Ok(())
+    }
 }
 
 impl Writer<'_> {

@@ -65,7 +65,7 @@ pub(super) fn of(model: &Model) -> Result<Map<String, Value>> {
             "layer {} has {b} and layer {} has {a}, and a `config.json` has one shape for all",
             l.was, first.was
         );
-        return Err(unfit(Unfit::new(why, "cut every layer alike, or export as pytorch or gguf")));
+        return Err(unfit(Unfit::new(why, "cut every layer alike, or export as safetensors or pytorch")));
     }
     if first.sparse() {
         alike(&model.graph, first.hidden).map_err(unfit)?;

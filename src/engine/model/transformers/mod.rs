@@ -78,7 +78,7 @@ pub fn check(model: &Model, factored: Option<&str>) -> Result<()> {
 }
 
 /// Does the folder hold an earlier export and nothing else?
-fn is_export(dir: &Path) -> bool {
+pub(super) fn is_export(dir: &Path) -> bool {
     let Ok(Ok(entries)) = std::fs::read_dir(dir).map(|all| all.collect::<Result<Vec<_>, _>>()) else { return false };
     let known = |name: &std::ffi::OsStr| [WEIGHTS, CONFIG].iter().chain(vocabulary::FILES).any(|k| name == *k);
     let config = files::read_text(&dir.join(CONFIG), super::hf::MAX_BYTES).ok();

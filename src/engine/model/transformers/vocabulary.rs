@@ -47,6 +47,9 @@ pub(super) fn put(model: &Model, dir: &Path) -> Result<Option<String>> {
         }
         let own = Tokenizer::of(&model.info.source).err();
         return Ok(match (any, own) {
+            (false, None) => {
+                Some(none("what lies beside the original's weights is no `tokenizer.json` and cannot become one"))
+            }
             (false, _) => Some(none("none lies beside the original's weights")),
             (true, Some(e)) => Some(format!(
                 "the vocabulary is copied as it lies beside the original's weights, and cannot be used: {e}"

@@ -26,6 +26,7 @@ use crate::graph::{Graph, NodeId};
 use crate::model::Model;
 use crate::prune::{Evidence, Group, Method};
 use crate::quant::Precision;
+use crate::words::counted;
 use bench::Bench;
 use candle_core::Device;
 use refit::Refit;
@@ -116,11 +117,11 @@ pub fn sensitivity(
     let cache = Cache(cache);
     let bench = Bench::new(model, groups, calib, options, &targets, cancel)?;
     update(SensUpdate::Base { loss: bench.loss, score: bench.score, images: bench.images });
-    if bench.shared {
+    if bench.shared && (!groups.is_empty() || options.blocks) {
+        let items = if model.graph.is_language_model() { "window" } else { "image" };
         update(SensUpdate::Note(format!(
-            "{} calibration images are too few to keep some apart: re-fits are scored on the images that they were fitted \
-             on, so cuts look milder than they are",
-            calib.len()
+            "{} to calibrate on: too few to keep some apart, so that cuts are scored on what they were fitted on and look milder than they are",
+            counted(calib.len(), items)
         )));
     }
     let mut out = Sensitivity { curves: Vec::new(), base_loss: bench.loss, base_score: bench.score };
