@@ -206,6 +206,18 @@ fn what_cannot_be_written_is_said_before_anything_is_measured() {
 }
 
 #[test]
+fn first_windows_alone_are_told_of() {
+    let texts = Texts::new();
+    let (model, out) = (fixture("language/llama.gguf"), texts.rig.path("m.safetensors"));
+    for (limit, told) in [("20", true), ("0", false)] {
+        let with = ["convert", &model, "--calib", &texts.calib, "--window", "13", "--limit", limit, "--out", &out];
+        let made = texts.rig.json(&[&with[..], &["--sparsity", "2:4"]].concat());
+        let notes = made["notes"].to_string();
+        assert_eq!(notes.contains("the first 20 windows of calib.u16 alone"), told, "{limit}: {notes}");
+    }
+}
+
+#[test]
 fn factors_by_text_move_answers_less_than_those_of_weights_alone() {
     let texts = Texts::new();
     let rig = &texts.rig;

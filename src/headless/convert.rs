@@ -83,6 +83,7 @@ pub fn run(args: &Convert, how: Calibration) -> Result<Exit> {
         recipe.insert("masks".to_owned(), json!(decided.masks));
     }
     read.extend(decided.notes.iter().cloned());
+    read.extend(text.as_ref().and_then(|text| text.first_alone()));
     let mut chosen = None;
     if let Some(bits) = args.bits {
         let by = args.imatrix.as_deref().map(Imatrix::open).transpose()?;

@@ -29,6 +29,21 @@ pub struct Text {
     options: TextOptions,
 }
 
+impl Text {
+    /// What to think of a divergence on windows that judge, where only the first windows of a text were taken: nobody knows where documents end.
+    pub fn first_alone(&self) -> Option<String> {
+        let n = self.options.limit;
+        (n > 0 && self.data.len() == n).then(|| {
+            format!(
+                "the first {} of {} alone: those that judge follow right on those that were fitted on, and often are of the same document, so that other \
+                 text may show more; hint: --limit 0 takes all",
+                counted(n, "window"),
+                self.data.card().name
+            )
+        })
+    }
+}
+
 /// Opens the text that `--calib` names, where the model takes text.
 ///
 /// # Errors

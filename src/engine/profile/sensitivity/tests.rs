@@ -182,7 +182,7 @@ fn a_refit_is_scored_on_images_that_it_was_not_fitted_on() {
         }
     })
     .expect("scan");
-    assert!(said.iter().any(|n| n.contains("12 calibration images are too few")), "{said:?}");
+    assert!(said.iter().any(|n| n.contains("12 images to calibrate on: too few")), "{said:?}");
 }
 
 #[test]
